@@ -1,0 +1,74 @@
+"""Files appear whole or not at all: write beside the target, then rename."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+
+@contextmanager
+def atomic_path(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary path in the folder of `path` (made if there is none).
+
+    When the block ends well the file takes the place of `path` in one step; when it raises, or is
+    interrupted, the file is removed and `path` stays as it was.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=".writing-", suffix=path.suffix, dir=path.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes it private
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def write_json(path: str | Path, obj) -> None:
+    """Write `obj` as indented JSON. NaN and infinity, which JSON doesn't have, become null."""
+    text = json.dumps(_plain(obj), indent=1, ensure_ascii=False, allow_nan=False)
+    with atomic_path(path) as temporary:
+        temporary.write_text(text + "\n", encoding="utf-8")
+
+
+def _plain(obj):
+    """`obj` with numpy scalars and arrays, paths and tuples turned into what JSON knows."""
+    if isinstance(obj, dict):
+        return {str(key): _plain(value) for key, value in obj.items()}
+    if isinstance(obj, (list, tuple)):
+        return [_plain(value) for value in obj]
+    if isinstance(obj, (np.ndarray, np.generic)):
+        return _plain(obj.tolist())
+    if isinstance(obj, float):
+        return obj if np.isfinite(obj) else None
+    if isinstance(obj, Path):
+        return str(obj)
+    return obj
+
+
+def write_parquet(path: str | Path, frame: pl.DataFrame) -> None:
+    """Write a table as Parquet."""
+    with atomic_path(path) as temporary:
+        frame.write_parquet(temporary)
+
+
+def save_npz(path: str | Path, **arrays: np.ndarray) -> None:
+    """Write arrays as a compressed ``.npz``."""
+    with atomic_path(path) as temporary:
+        with open(temporary, "wb") as stream:
+            np.savez_compressed(stream, allow_pickle=False, **arrays)

@@ -1,0 +1,123 @@
+"""Read ``.npz`` members without trusting or expanding them.
+
+``np.load`` ignores ``mmap_mode`` for npz and expands a whole member at once. Here the headers are
+read alone, and a member can be read in blocks.
+"""
+
+from __future__ import annotations
+
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.lib import format as npy
+
+DEFLATE_LIMIT = 1100  # deflate can't shrink more than 1032 times: a header that says so lies
+
+# All that a damaged file can raise on the way through zipfile, zlib and numpy.
+READ_ERRORS = (OSError, ValueError, EOFError, RuntimeError, NotImplementedError, KeyError, TypeError,
+               SyntaxError, struct.error, zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error)
+
+
+class DataError(ValueError):
+    """The input is wrong. The message is one line that names the file and says what is wrong."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """What the header of an array says about it."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    fortran: bool
+
+    @property
+    def nbytes(self) -> int:
+        size = self.dtype.itemsize
+        for extent in self.shape:
+            size *= extent  # exact Python integers: numpy's would overflow
+        return size
+
+
+@contextmanager
+def open_npz(path: Path) -> Iterator[zipfile.ZipFile]:
+    """The zip behind an npz; whatever goes wrong inside comes out as one `DataError`."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            yield archive
+    except DataError:
+        raise
+    except zipfile.BadZipFile as error:
+        raise DataError(f"{path}: damaged or not an npz file ({_first_line(error)})") from error
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: no such file") from error
+    except READ_ERRORS as error:
+        raise DataError(f"{path}: cannot be read ({_first_line(error)})") from error
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0][:200]
+
+
+def read_headers(path: Path, archive: zipfile.ZipFile) -> dict[str, Header]:
+    """Key -> header of every array, checked against the sizes in the zip directory."""
+    headers = {}
+    for info in archive.infolist():
+        key = info.filename.removesuffix(".npy")
+        if key in headers:
+            raise DataError(f"{path}: key {key} occurs twice")
+        with archive.open(info) as stream:
+            try:
+                headers[key] = header = _header(stream)
+            except READ_ERRORS as error:
+                why = _first_line(error)
+                raise DataError(f"{path}: {key} is not a plain array ({why})") from error
+            start = stream.tell()
+        if header.nbytes + start != info.file_size:
+            raise DataError(
+                f"{path}: {key} promises {header.nbytes:,} bytes but holds "
+                f"{info.file_size - start:,}"
+            )
+        if info.file_size > DEFLATE_LIMIT * (info.compress_size + 100):
+            raise DataError(f"{path}: {key} promises {info.file_size:,} bytes, which cannot be true")
+    return headers
+
+
+def _header(stream) -> Header:
+    version = npy.read_magic(stream)
+    read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[version]
+    shape, fortran, dtype = read(stream)
+    if dtype.hasobject:
+        raise ValueError("holds Python objects")
+    if any(extent < 0 for extent in shape):
+        raise ValueError(f"has a negative size {shape}")
+    return Header(shape, dtype, fortran)
+
+
+def read_array(archive: zipfile.ZipFile, key: str) -> np.ndarray:
+    """The whole array `key`, never unpickled."""
+    with archive.open(f"{key}.npy") as stream:
+        return npy.read_array(stream, allow_pickle=False)
+
+
+def read_blocks(
+    archive: zipfile.ZipFile, key: str, block_bytes: int
+) -> Iterator[tuple[int, np.ndarray]]:
+    """(first index, block) of `key` cut along its first axis, about `block_bytes` at a time."""
+    with archive.open(f"{key}.npy") as stream:
+        header = _header(stream)
+        shape = header.shape
+        row = Header(shape[1:], header.dtype, False).nbytes
+        step = max(1, block_bytes // max(row, 1))
+        for start in range(0, shape[0], step):
+            rows = min(step, shape[0] - start)
+            data = stream.read(rows * row)
+            if len(data) != rows * row:
+                raise EOFError(f"{key} ends early")
+            yield start, np.frombuffer(data, header.dtype).reshape(rows, *shape[1:])
+        stream.read(1)  # reaching the end makes zipfile compare the checksum
