@@ -7,6 +7,7 @@ read alone, and a member can be read in blocks.
 from __future__ import annotations
 
 import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -21,7 +22,8 @@ DEFLATE_LIMIT = 1100  # deflate can't shrink more than 1032 times: a header that
 
 # All that a damaged file can raise on the way through zipfile, zlib and numpy.
 READ_ERRORS = (OSError, ValueError, EOFError, RuntimeError, NotImplementedError, KeyError, TypeError,
-               SyntaxError, struct.error, zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error)
+               SyntaxError, ArithmeticError, MemoryError, tokenize.TokenError, struct.error,
+               zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error)
 
 
 class DataError(ValueError):
