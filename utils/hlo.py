@@ -13,32 +13,27 @@ its files.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from google.protobuf.message import DecodeError, Message
 
 from utils.hlo_proto import CLASSES, PRIMITIVE_TYPES
+from utils.npz import DataError
 from utils.schema import MAX_RANK, NODE_COLUMN, NODE_FEATURES, OPCODE_ID, SLOTS, UNSET
 
 TYPE_COLUMN = {
     number: NODE_COLUMN[f"shape_element_type_is_{name}"] for number, name in PRIMITIVE_TYPES.items()
 }
-# Lists with a sum and a product: first column -> number of entries kept.
-_TOTALLED = {
-    NODE_COLUMN[name.removesuffix("_product") + "_0"]: NODE_COLUMN[name]
-    for name in NODE_FEATURES
-    if name.endswith("_product")
+# Lists of node_feat: name -> columns of the entries that are kept.
+_ENTRIES = {
+    stem: [NODE_COLUMN[f"{stem}_{i}"] for i in range(MAX_RANK) if f"{stem}_{i}" in NODE_COLUMN]
+    for stem in (name[:-2] for name in NODE_FEATURES if name.endswith("_0"))
 }
-# Computations whose end is a bound in node_splits; others (of reductions, say) are too small.
+_PRODUCTS = [i for i, name in enumerate(NODE_FEATURES) if name.endswith("_product")]
+# Computations whose end is a bound in node_splits, by what their name contains.
 _MAJOR_COMPUTATIONS = ("cluster", "while", "cond")
-
-
-def data_error(message: str) -> ValueError:
-    """The project's error for bad input; imported late, because this module can do without."""
-    from utils.dataset import DataError
-
-    return DataError(message)
 
 
 def parse_module(data: bytes, name: str = "HLO module") -> Message:
@@ -48,7 +43,7 @@ def parse_module(data: bytes, name: str = "HLO module") -> Message:
     """
     module = _parse("HloModuleProto", data, name)
     if not any(computation.instructions for computation in module.computations):
-        raise data_error(f"{name}: not an HLO module, or one without instructions")
+        raise DataError(f"{name}: not an HLO module, or one without instructions")
     return module
 
 
@@ -60,7 +55,7 @@ def instructions(module: Message) -> list[tuple[Message, Message]]:
     return [(c, instruction) for c in module.computations for instruction in c.instructions]
 
 
-def module_graph(module: Message) -> dict[str, np.ndarray]:
+def module_graph(module: Message, name: str = "HLO module") -> dict[str, np.ndarray]:
     """The graph of an HLO module, by the keys of the schema.
 
     - ``node_feat`` float32 [n, 140] and ``node_opcode`` uint8 [n] (0: not an opcode of the
@@ -68,19 +63,21 @@ def module_graph(module: Message) -> dict[str, np.ndarray]:
     - ``edge_index`` int64 [m, 2]: rows [u, v], u consumes the output of v, without repeats and in
       lexicographic order, as in the release.
     - ``node_splits`` int64 [1, s]: 0, then the end of every computation whose name contains
-      "cluster", "while" or "cond", then n. One entry to the next is one large part of the
-      program, together with the small computations that it calls.
+      "cluster", "while" or "cond" (entry computations and loops, as XLA named them for
+      TensorFlow), then n. JAX names loops otherwise, so its modules have [[0, n]].
+
+    Raises DataError, which starts with `name`, if an instruction uses what is not there.
     """
     nodes = instructions(module)
     features = np.zeros((len(nodes), len(NODE_FEATURES)), np.int64)
-    features[:, list(_TOTALLED.values())] = 1  # the product of an empty list
+    features[:, _PRODUCTS] = 1  # the product of an empty list
     for row, (computation, instruction) in zip(features, nodes):
         _node_features(row, computation, instruction)
     return {
         # From int64 to float32 in one step: rounded above 2^24, as in the release.
         "node_feat": features.astype(np.float32),
         "node_opcode": np.array([OPCODE_ID.get(i.opcode, 0) for _, i in nodes], np.uint8),
-        "edge_index": _edges(module),
+        "edge_index": _edges(module, name),
         "node_splits": _node_splits(module),
     }
 
@@ -91,18 +88,18 @@ def read_layout_pb(path: str | Path) -> dict[str, np.ndarray]:
     As in the release, runs that failed (``error``) or were not measured are left out. Runtimes
     are ns. Raises DataError if the file is not such a file or its configurations do not fit.
     """
-    data = _parse("ModuleTuningData", Path(path).read_bytes(), str(path))
+    data = _read("ModuleTuningData", path)
     if not data.module.computations or not data.config_index_to_node:
-        raise data_error(f"{path}: not a raw layout file (no module or no configurable nodes)")
+        raise DataError(f"{path}: not a raw layout file (no module or no configurable nodes)")
     runs = [
         run
         for run in data.runs
         if run.HasField("module_config") and not run.error and run.profile.compute_time_ns > 0
     ]
+    graph = module_graph(data.module, str(path))
+    if max(data.config_index_to_node) >= len(graph["node_opcode"]):
+        raise DataError(f"{path}: config_index_to_node points past the last instruction")
     ids = np.array(data.config_index_to_node, np.int64)
-    graph = module_graph(data.module)
-    if ids.max() >= len(graph["node_opcode"]):
-        raise data_error(f"{path}: config_index_to_node points past the last instruction")
     return graph | {
         "node_config_ids": ids,
         "node_config_feat": _layout_configs(runs, len(ids), path),
@@ -117,12 +114,16 @@ def read_tile_pb(path: str | Path) -> list[dict[str, np.ndarray]]:
     As in the release, runs that failed or took no more than 1 ns are left out, and so are kernels
     with fewer than two runs or without tile sizes. The normalizer is the runtime of the first
     good run marked ``is_default``, the compiler's own choice, repeated for every configuration.
-    Bounds are listed major to minor in the layout of the output, in whole hardware tiles for the
-    two minor-most dimensions (see the tests).
+
+    What the bounds of ``config_feat`` mean, as far as the raw files show: one entry a dimension,
+    in physical order from major to minor (so the reverse of ``minor_to_major``, not the logical
+    order); the two minor-most count hardware tiles of 8 x 128 elements, a lone dimension tiles of
+    1,024, the others elements. The tensor is the one that the kernel goes over: its output, for a
+    reduction the operand; kernel bounds do the same for the second operand of a convolution.
     """
-    data = _parse("TuningData", Path(path).read_bytes(), str(path))
+    data = _read("TuningData", path)
     if not data.modules:
-        raise data_error(f"{path}: not a raw tile file (no kernels)")
+        raise DataError(f"{path}: not a raw tile file (no kernels)")
     kernels = []
     for tuned in data.modules:
         tiled = all(run.op_config.HasField("tile_size_config") for run in tuned.runs)
@@ -132,8 +133,8 @@ def read_tile_pb(path: str | Path) -> list[dict[str, np.ndarray]]:
         runtime = np.array([run.profile.compute_time_ns for run in runs], np.int64)
         default = [run.is_default for run in runs]
         if not any(default):
-            raise data_error(f"{path}: kernel {tuned.module.name} has no default run")
-        graph = module_graph(tuned.module)
+            raise DataError(f"{path}: kernel {tuned.module.name} has no default run")
+        graph = module_graph(tuned.module, str(path))
         del graph["node_splits"]
         kernels.append(graph | {
             "config_feat": _tile_configs(runs),
@@ -143,24 +144,36 @@ def read_tile_pb(path: str | Path) -> list[dict[str, np.ndarray]]:
     return kernels
 
 
+def _read(message: str, path: str | Path) -> Message:
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}") from None
+    return _parse(message, data, str(path))
+
+
 def _parse(message: str, data: bytes, name: str) -> Message:
     try:
         return CLASSES[message].FromString(data)
     except DecodeError as error:
-        raise data_error(f"{name}: not a serialized {message} ({error})") from None
+        raise DataError(f"{name}: not a serialized {message} ({error})") from None
 
 
-def _put(row: np.ndarray, name: str, values, entries: int = MAX_RANK) -> None:
-    """Writes a list of integers to the columns ``<name>_0``..., cut to `entries`, and the sum and
-    product of the whole list where the schema has them. An empty list changes nothing."""
+def _totals(values: Sequence[int]) -> tuple[int, int]:
+    whole = np.array(values, np.int64)  # as in the release: too large values wrap around
+    return whole.sum(), whole.prod()
+
+
+def _put(row: np.ndarray, name: str, values: Sequence[int]) -> None:
+    """Writes a list to the columns of its first entries, and to those of its sum and product
+    where the schema has them. An empty list leaves the row as it is."""
     if not values:
         return
-    first = NODE_COLUMN[f"{name}_0"]
-    row[first : first + min(entries, len(values))] = values[:entries]
-    product = _TOTALLED.get(first)
-    if product is not None:
-        row[product - 1] = sum(values)
-        row[product] = np.prod(np.array(values, np.int64))
+    columns = _ENTRIES[name]
+    kept = min(len(columns), len(values))
+    row[columns[0] : columns[0] + kept] = values[:kept]
+    if f"{name}_sum" in NODE_COLUMN:
+        row[columns[-1] + 1 : columns[-1] + 3] = _totals(values)
 
 
 def _node_features(row: np.ndarray, computation: Message, instruction: Message) -> None:
@@ -188,29 +201,25 @@ def _node_features(row: np.ndarray, computation: Message, instruction: Message) 
         _convolution_dimensions(row, instruction.convolution_dimension_numbers)
     if sliced := instruction.slice_dimensions:
         for field in ("start", "stride", "limit"):
-            _put(row, f"slice_dims_{field}", [getattr(d, field) for d in sliced], 2)
-    _put(row, "dynamic_slice_sizes", instruction.dynamic_slice_sizes, 2)
+            _put(row, f"slice_dims_{field}", [getattr(d, field) for d in sliced])
+    _put(row, "dynamic_slice_sizes", instruction.dynamic_slice_sizes)
     if padded := instruction.padding_config.dimensions:
         for field in ("edge_padding_low", "edge_padding_high"):
-            _put(row, f"padding_config_{field}", [getattr(d, field) for d in padded], 2)
+            _put(row, f"padding_config_{field}", [getattr(d, field) for d in padded])
 
 
 def _convolution_dimensions(row: np.ndarray, numbers: Message) -> None:
-    for tensor, (one, other) in {
-        "input": ("batch", "feature"),
-        "kernel": ("input_feature", "output_feature"),
-        "output": ("batch", "feature"),
-    }.items():
-        for kind in (one, other):
-            column = NODE_COLUMN[f"convolution_dim_numbers_{tensor}_{kind}_dim"]
-            row[column] = getattr(numbers, f"{tensor}_{kind}_dimension")
+    for field in """input_batch input_feature kernel_input_feature kernel_output_feature
+            output_batch output_feature""".split():
+        column = NODE_COLUMN[f"convolution_dim_numbers_{field}_dim"]
+        row[column] = getattr(numbers, f"{field}_dimension")
     # The output's spatial dimensions have no columns.
     for tensor in ("input", "kernel"):
         spatial = getattr(numbers, f"{tensor}_spatial_dimensions")
-        _put(row, f"convolution_dim_numbers_{tensor}_spatial_dims", spatial, 4)
+        _put(row, f"convolution_dim_numbers_{tensor}_spatial_dims", spatial)
 
 
-def _edges(module: Message) -> np.ndarray:
+def _edges(module: Message, name: str) -> np.ndarray:
     """int64 [m, 2]: operand edges, and one from each caller to the root of what it calls."""
     start, node, root = 0, [], {}
     for computation in module.computations:
@@ -228,7 +237,7 @@ def _edges(module: Message) -> np.ndarray:
         )
     ]
     if any(v is None for _, v in edges):
-        raise data_error(f"{module.name}: an instruction uses an operand that is not there")
+        raise DataError(f"{name}: an instruction uses an operand or computation that is not there")
     key = np.unique(np.array([u * start + v for u, v in edges], np.int64))
     return np.stack([key // start, key % start], axis=1)
 
@@ -252,9 +261,7 @@ def _layout_configs(runs: list[Message], configurable: int, path: str | Path) ->
     for c, run in enumerate(runs):
         nodes = run.module_config.layout_config.nodes
         if len(nodes) != configurable:
-            raise data_error(
-                f"{path}: a run configures {len(nodes)} nodes, config_index_to_node {configurable}"
-            )
+            raise DataError(f"{path}: a run configures {len(nodes)} nodes, not {configurable}")
         for j, node in enumerate(nodes):
             key = node.SerializeToString(deterministic=True)
             if key not in code:
@@ -268,7 +275,7 @@ def _layout_configs(runs: list[Message], configurable: int, path: str | Path) ->
 
 def _layout_row(node: Message, path: str | Path) -> np.ndarray:
     if len(node.tensors) > len(SLOTS):
-        raise data_error(f"{path}: a configuration lays out more than {len(SLOTS)} tensors")
+        raise DataError(f"{path}: a configuration lays out more than {len(SLOTS)} tensors")
     row = np.full((len(SLOTS), MAX_RANK), UNSET, np.float32)
     for slot, tensor in zip(row, node.tensors):
         dims = tensor.dims[:MAX_RANK]
@@ -282,8 +289,8 @@ def _tile_configs(runs: list[Message]) -> np.ndarray:
     configs = np.zeros((len(runs), len(parts), MAX_RANK + 2), np.int64)
     for config, run in zip(configs, runs):
         for row, part in zip(config, parts):
-            bounds = list(getattr(run.op_config.tile_size_config, part))
+            bounds = getattr(run.op_config.tile_size_config, part)
             if bounds:
                 row[: min(MAX_RANK, len(bounds))] = bounds[:MAX_RANK]
-                row[MAX_RANK:] = sum(bounds), np.prod(np.array(bounds, np.int64))
+                row[MAX_RANK:] = _totals(bounds)
     return configs.reshape(len(runs), -1).astype(np.float32)
