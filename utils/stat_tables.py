@@ -1,0 +1,96 @@
+"""Tables of graph statistics for a run, and which of them go with the spread of runtimes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from scipy.stats import rankdata
+
+from utils.dataset import GraphFile
+from utils.files import write_parquet
+from utils.graph_stats import graph_statistics, node_statistics
+from utils.notebook import Run, table_path
+from utils.progress import progress
+from utils.structure import read_structure
+
+KEYS = ("collection", "split", "name")
+
+
+def is_fresh(path: Path, *inputs: Path) -> bool:
+    """Is the file there, and none of its inputs newer?"""
+    if not path.exists():
+        return False
+    made = path.stat().st_mtime
+    return all(source.stat().st_mtime <= made for source in inputs)
+
+
+def write_statistics(run: Run, files: Iterable[GraphFile] | None = None) -> pl.DataFrame:
+    """Statistics of every graph: tables/graph_stats.parquet and tables/node_stats/...; returns
+
+    the first: the keys and one float64 column a statistic. A graph whose two tables are there and
+    newer than its file is not computed again.
+    """
+    files = list(run.files if files is None else files)
+    rows = []
+    for file in progress(files, desc="graph statistics", unit="graph"):
+        row_path = table_path(run, "graph_stats", file)
+        node_path = table_path(run, "node_stats", file)
+        if not (is_fresh(node_path, file.path) and is_fresh(row_path, file.path)):
+            graph = read_structure(file)
+            write_parquet(node_path, node_statistics(graph))
+            keys = dict(zip(KEYS, (file.collection, file.split, file.name)))
+            write_parquet(row_path, pl.DataFrame([keys | graph_statistics(graph)]))
+        rows.append(pl.read_parquet(row_path))
+    table = pl.concat(rows)
+    write_parquet(run.out / "tables" / "graph_stats.parquet", table)
+    return table
+
+
+def spread_correlation(
+    stats: pl.DataFrame, graphs: pl.DataFrame, seed: int = 0, permutations: int = 500
+) -> pl.DataFrame:
+    """Spearman's rho between each statistic and the spread (slowest / fastest) of a graph.
+
+    One row a collection and statistic: collection, statistic, rho, graphs, threshold. Statistics
+    that are the same for all labelled graphs of a collection are left out, and so are collections
+    with fewer than four labelled graphs. ``threshold`` is the 95 % quantile of the largest |rho|
+    of all statistics when the spreads are shuffled: with a hundred statistics some look strong by
+    chance. Graphs of one program family are alike, so the honest threshold is higher still.
+    """
+    columns = [c for c in stats.columns if c not in KEYS]
+    joined = stats.join(graphs.select(*KEYS, "spread"), on=KEYS).filter(pl.col("spread") > 0)
+    parts = []
+    for collection in joined["collection"].unique(maintain_order=True):
+        part = joined.filter(pl.col("collection") == collection)
+        if len(part) < 4:
+            continue
+        values, spread = part.select(columns).to_numpy(), part["spread"].to_numpy()
+        varies = np.ptp(values, axis=0) > 0
+        if np.ptp(spread) == 0 or not varies.any():
+            continue
+        x, y = _unit_ranks(values[:, varies]), _unit_ranks(spread[:, None])[:, 0]
+        rng = np.random.default_rng(seed)
+        shuffled = np.stack([rng.permutation(y) for _ in range(permutations)], axis=1)
+        parts.append(
+            pl.DataFrame(
+                {
+                    "collection": collection,
+                    "statistic": [c for c, keep in zip(columns, varies) if keep],
+                    "rho": y @ x,
+                    "graphs": len(part),
+                    "threshold": float(np.quantile(np.abs(x.T @ shuffled).max(0), 0.95)),
+                }
+            )
+        )
+    schema = {"collection": str, "statistic": str, "rho": float, "graphs": int, "threshold": float}
+    return pl.concat(parts) if parts else pl.DataFrame(schema=schema)
+
+
+def _unit_ranks(values: np.ndarray) -> np.ndarray:
+    """Ranks of each column, centred and of length 1: products of two columns are Spearman's rho."""
+    ranks = rankdata(values, axis=0)
+    ranks -= ranks.mean(0)
+    return ranks / np.linalg.norm(ranks, axis=0)
