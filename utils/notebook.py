@@ -1,8 +1,7 @@
-"""What the first code cells of every notebook need: the data, the output folder, the graph files."""
+"""What the first code cells of every notebook need: the data, the output folder, the files."""
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,30 +23,22 @@ class Run:
 def open_run(root: Path | str, data_dir: str = "", out_dir: str = "", collections: str = "") -> Run:
     """Find the data, make the output folder and list the graph files.
 
-    A relative `data_dir` or `out_dir` is below `root`. An empty `data_dir` searches the Kaggle
-    mounts, then data/sample; an empty `collections` (comma separated) takes all.
-    Raises DataError for an unknown collection, a missing folder or one without graph files.
+    `data_dir` is looked for below the current folder, then below `root`; empty: the Kaggle mounts,
+    then data/sample. A relative `out_dir` is below `root`. Empty `collections` (comma separated)
+    takes all. Raises DataError for an unknown collection and for a folder without graph files.
     """
     root = Path(root).resolve()
-    wanted = parse_collections(collections)
-    data = dataset.find_data(str(root / data_dir) if data_dir else None, root)
-    files = dataset.index(data, wanted)
-    if not files:
-        raise dataset.DataError(f"{data}: no graph files of {', '.join(wanted or COLLECTIONS)}")
+    data = dataset.find_data(data_dir or None, root)
+    files = dataset.index(data, split_names(collections))
     present = {file.collection for file in files}
     out = root / (out_dir or "outputs/sample")
     out.mkdir(parents=True, exist_ok=True)
     return Run(root, data, out, files, tuple(c for c in COLLECTIONS if c in present))
 
 
-def parse_collections(text: str) -> tuple[str, ...] | None:
-    """'tile:xla, layout:xla:random' -> names in the competition's order; None means all."""
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    for name in names:
-        if name not in COLLECTIONS:
-            near = difflib.get_close_matches(name, COLLECTIONS, 3, 0.3) or COLLECTIONS
-            raise dataset.DataError(f"no collection '{name}'; did you mean {' or '.join(near)}?")
-    return tuple(c for c in COLLECTIONS if c in names) or None
+def split_names(text: str) -> list[str]:
+    """'tile:xla, layout:xla:random' -> the two names."""
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def table_path(run: Run, kind: str, file: dataset.GraphFile) -> Path:

@@ -1,4 +1,4 @@
-"""One look for all figures: a colour per model and per collection, safe for colour-blind readers."""
+"""One look for all figures: a colour per model and per collection, safe for the colour-blind."""
 
 from __future__ import annotations
 
