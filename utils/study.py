@@ -1,0 +1,273 @@
+"""Which fits a study of the rankers consists of, and running them.
+
+Every fit leaves its predictions and its costs as files, so that a study that was stopped goes on
+where it was. Three protocols: `valid` (trained on train, scored on valid), `test` (the same model
+on test) and `family_cv` (trained on all program families but those of one fold, scored on these,
+over all labelled graphs: what a new program would see).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from utils import ranking
+from utils.cost import measured
+from utils.dataset import DataError, GraphFile
+from utils.files import write_json, write_parquet
+from utils.notebook import Run, require, table_path
+from utils.progress import progress
+
+KEYS = ("target", "count")  # the columns of a feature table that aren't features
+
+
+@dataclass(frozen=True)
+class Fit:
+    """One model on one set of graphs. `train` is empty for an untrained floor."""
+
+    collection: str
+    model: str
+    seed: int
+    fold_assignment: int
+    fold: int | None  # None outside cross-validation
+    train: tuple[GraphFile, ...]
+    scored: dict[str, tuple[GraphFile, ...]]  # protocol -> graphs
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Fits, and one line on everything that these files don't allow."""
+
+    fits: list[Fit]
+    notes: list[str]
+
+
+def read_features(run: Run, file: GraphFile) -> pl.DataFrame:
+    """The feature table of one graph: one row a distinct configuration."""
+    return pl.read_parquet(require(table_path(run, "features", file), "04"))
+
+
+def trainable(run: Run, file: GraphFile) -> bool:
+    """Whether a graph is labelled and has two configurations of different runtime."""
+    path = require(table_path(run, "features", file), "04")
+    target = pl.read_parquet(path, columns=["target"])["target"]
+    return target.null_count() == 0 and target.n_unique() > 1
+
+
+def features_of(table: pl.DataFrame) -> tuple[np.ndarray, tuple[str, ...]]:
+    """float32 [rows, columns] and the names of the columns."""
+    names = tuple(name for name in table.columns if name not in KEYS)
+    return table.select(names).to_numpy().astype(np.float32, copy=False), names
+
+
+def training_rows(
+    run: Run, files: Iterable[GraphFile], max_configs: int = 0, seed: int = 0
+) -> tuple[np.ndarray, tuple[str, ...], np.ndarray, np.ndarray]:
+    """features float32 [rows, columns], names, target float64 [rows], graph int64 [rows].
+
+    Graphs come in order of their names whatever the order of `files`. At most `max_configs`
+    configurations of a graph are taken (0: all), drawn by `seed` and the graph's name.
+    Raises DataError when two graphs have different columns.
+    """
+    parts, names = [], None
+    for file in sorted(files, key=lambda f: (f.name, f.split)):
+        table = read_features(run, file)
+        if max_configs and len(table) > max_configs:
+            draw = np.random.default_rng([seed, zlib.crc32(file.id.encode())])
+            table = table[np.sort(draw.choice(len(table), max_configs, replace=False))]
+        values, own = features_of(table)
+        names = names or own
+        if own != names:
+            raise DataError(f"{table_path(run, 'features', file)}: other columns than the rest")
+        parts.append((values, table["target"].to_numpy(), np.full(len(table), len(parts))))
+    if not parts:
+        raise DataError("no labelled graph to train on")
+    values, target, graph = zip(*parts)
+    return np.concatenate(values), names, np.concatenate(target), np.concatenate(graph)
+
+
+def plan(
+    run: Run,
+    seeds: Sequence[int] = (0,),
+    assignments: Sequence[int] = (0,),
+    folds: int = 5,
+    only_fold: int | None = 0,
+    ablations: bool = False,
+) -> Plan:
+    """The fits of all collections of a run.
+
+    `only_fold` limits cross-validation to one fold (None: all). Floors without a random draw are
+    scored once, not once a seed.
+    """
+    fits: list[Fit] = []
+    notes: list[str] = []
+    for collection in run.collections:
+        files = sorted((f for f in run.files if f.collection == collection), key=lambda f: f.id)
+        labelled = [f for f in files if f.split != "test" and trainable(run, f)]
+        by_split = {s: tuple(f for f in labelled if f.split == s) for s in ("train", "valid")}
+        # A collection with labelled graphs in valid only can still be learned, but not checked.
+        train = by_split["train"] or by_split["valid"]
+        scored = {
+            "valid": tuple(f for f in files if f.split == "valid") if by_split["valid"] else (),
+            "test": tuple(f for f in files if f.split == "test"),
+        }
+        notes += _notes(collection, by_split)
+        models = [*ranking.floors_of(collection), *(ranking.TRAINED if train else ())]
+        if ablations and train:
+            models += ranking.ablations_of(features_of(read_features(run, train[0]))[1])
+        fold_of = {a: ranking.family_folds(labelled, folds, a) for a in assignments}
+        crossed = bool(labelled) and len(set(fold_of[assignments[0]])) > 1
+        if labelled and not crossed:
+            notes.append(f"{collection}: a single program family, so no cross-validation")
+        for model in models:
+            floor = model in ranking.FLOORS
+            for seed in seeds if not floor or model == "random" else seeds[:1]:
+                once = dict(scored)
+                if not floor and not by_split["train"]:
+                    once["valid"] = ()  # it was trained on
+                fits.append(Fit(collection, model, seed, 0, None, () if floor else train, once))
+                for assignment in assignments[:1] if floor else assignments:
+                    parts = sorted(set(fold_of[assignment])) if crossed else []
+                    for fold in parts if only_fold is None else parts[only_fold : only_fold + 1]:
+                        held = fold_of[assignment] == fold
+                        rest = tuple(f for f, out in zip(labelled, held) if not out)
+                        own = tuple(f for f, out in zip(labelled, held) if out)
+                        learn = () if floor else rest
+                        cv = {"family_cv": own}
+                        fits.append(Fit(collection, model, seed, assignment, int(fold), learn, cv))
+    return Plan([fit for fit in fits if any(fit.scored.values())], notes)
+
+
+def _notes(collection: str, by_split: dict[str, tuple[GraphFile, ...]]) -> list[str]:
+    if not any(by_split.values()):
+        return [f"{collection}: no labelled graph to train on, untrained floors only"]
+    notes = []
+    if not by_split["train"]:
+        notes.append(f"{collection}: nothing to train on in train, so trained on valid")
+    elif len(by_split["train"]) == 1:
+        notes.append(f"{collection}: a single graph to train on, thin evidence")
+    if not by_split["valid"]:
+        notes.append(f"{collection}: no labelled graph in valid to score on")
+    return notes
+
+
+def prediction_stem(
+    out: Path, collection: str, model: str, protocol: str, fold_assignment: int, seed: int,
+    fold: int | None = None,
+) -> Path:
+    """Where predictions lie, without the ending (.parquet, and .json with the costs)."""
+    folder = Path(out) / "tables" / "predictions" / collection.replace(":", "_")
+    name = f"{protocol}_{fold_assignment}_{seed}" + ("" if fold is None else f"_fold{fold}")
+    return folder / model.replace("/", "__") / name
+
+
+def write_predictions(stem: Path, scores: dict[GraphFile, np.ndarray], **costs) -> None:
+    """Write scores of distinct configurations, one array a graph; the costs last.
+
+    costs: fit_s, predict_s, configs_per_s, peak_mb, and what the fit was made of.
+    """
+    parts = [
+        pl.DataFrame({"config": np.arange(len(score), dtype=np.int32), "score": score}).select(
+            pl.lit(file.split).alias("split"), pl.lit(file.name).alias("name"), "config", "score"
+        )
+        for file, score in scores.items()
+    ]
+    write_parquet(stem.with_name(stem.name + ".parquet"), pl.concat(parts))
+    rows = sum(len(score) for score in scores.values())
+    write_json(stem.with_name(stem.name + ".json"), costs | {"rows": rows})
+
+
+def run_fits(
+    run: Run, fits: Sequence[Fit], max_configs: int = 0, save_seed: int = 0, threads: int = 2
+) -> int:
+    """Run every fit whose files aren't there yet; returns how many were run.
+
+    A fit is run again when its graphs' feature tables, its parameters or the code's feature
+    version changed. The `rank_pairwise` model of `save_seed` that was trained on train is saved.
+    """
+    done = 0
+    for fit in progress(fits, desc="fits", unit="fit"):
+        made_of = _fingerprint(run, fit, max_configs)
+        keep = fit.model == "rank_pairwise" and fit.fold is None and fit.seed == save_seed
+        stem = Path(run.out) / "models" / fit.collection.replace(":", "_") / fit.model
+        stems = {protocol: _stem(run, fit, protocol) for protocol, of in fit.scored.items() if of}
+        if all(_is_done(s, made_of) for s in stems.values()) and not (keep and not _saved(stem)):
+            continue
+        ranker, fit_cost = None, None
+        if fit.train:
+            with measured() as fit_cost:
+                values, names, target, graph = training_rows(run, fit.train, max_configs, fit.seed)
+                ranker = ranking.fit(fit.model, values, names, target, graph, fit.seed, threads)
+            del values, target, graph
+        for protocol, place in stems.items():
+            scores, costs = _predict(run, fit, ranker, fit.scored[protocol], threads)
+            if fit_cost:
+                costs["fit_s"] = fit_cost.seconds
+                costs["peak_mb"] = _largest(fit_cost.peak_mb, costs["peak_mb"])
+            write_predictions(place, scores, **costs, made_of=made_of)
+        if keep:
+            graphs = [file.id for file in fit.train]
+            facts = {"collection": fit.collection, "seed": fit.seed, "trained_on": graphs}
+            ranking.save_model(ranker, stem, **facts)
+        done += 1
+    return done
+
+
+def _predict(run: Run, fit: Fit, ranker, files: Sequence[GraphFile], threads: int):
+    """Scores of each graph; only the prediction itself is timed, not reading the tables."""
+    scores, seconds, peak = {}, 0.0, None
+    for file in files:
+        table = read_features(run, file)
+        if ranker is None:
+            scores[file] = ranking.floor_score(fit.model, file, table, fit.seed)
+            continue
+        values, names = features_of(table)
+        with measured() as cost:
+            scores[file] = ranking.predict(ranker, values, names, threads)
+        seconds, peak = seconds + cost.seconds, _largest(peak, cost.peak_mb)
+    rows = sum(map(len, scores.values()))
+    speed = rows / seconds if seconds else None
+    timed = {"predict_s": seconds, "configs_per_s": speed, "peak_mb": peak}
+    return scores, {"fit_s": None} | (timed if ranker else dict.fromkeys(timed))
+
+
+def _largest(*values: float | None) -> float | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _stem(run: Run, fit: Fit, protocol: str) -> Path:
+    return prediction_stem(
+        run.out, fit.collection, fit.model, protocol, fit.fold_assignment, fit.seed, fit.fold
+    )
+
+
+def _saved(stem: Path) -> bool:
+    return all(stem.with_name(stem.name + end).exists() for end in (".ubj", ".json"))
+
+
+def _is_done(stem: Path, made_of: str) -> bool:
+    costs = stem.with_name(stem.name + ".json")
+    if not (costs.exists() and stem.with_name(stem.name + ".parquet").exists()):
+        return False
+    try:
+        return json.loads(costs.read_text(encoding="utf-8")).get("made_of") == made_of
+    except json.JSONDecodeError:
+        return False
+
+
+def _fingerprint(run: Run, fit: Fit, max_configs: int) -> str:
+    """Changes when a table that the fit reads is written anew, or a parameter changes."""
+    parts: list = [ranking.FEATURE_VERSION, max_configs, fit.model]
+    if fit.train:
+        parts += [ranking.RANK_PARAMETERS, ranking.RANK_TREES, ranking.HIST_PARAMETERS]
+    for file in (*fit.train, *(f for files in fit.scored.values() for f in files)):
+        state = require(table_path(run, "features", file), "04").stat()
+        parts.append((file.id, file.split, state.st_size, state.st_mtime_ns))
+    return hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
