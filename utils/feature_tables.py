@@ -1,0 +1,159 @@
+"""Feature tables of a run: one file a graph, made once, kept while nothing they come from changes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from scipy.stats import rankdata
+
+from utils.coding import Graph, deduplicate, read_graph
+from utils.dataset import GraphFile
+from utils.files import atomic_path
+from utils.layout_features import layout_features
+from utils.notebook import Run, require, table_path
+from utils.progress import progress
+from utils.tile_features import tile_features
+
+KEYS = ("collection", "split", "name")
+NOT_FEATURES = ("target", "count")
+GROUPS = {
+    "node": "sums over layouts of nodes",
+    "copy": "copies between layouts",
+    "cfg": "configuration alone",
+    "tile": "tiles",
+    "stat": "graph statistics",
+    "mp": "message passing",
+    "trans": "how often seen (transductive)",
+}
+# The columns are what this code makes of a file: a change in it makes all tables anew.
+_MADE_BY = (
+    "coding contraction feature_tables layout_edges layout_features layout_rows layout_tables "
+    "node_costs roles tensors tile_features"
+).split()
+
+
+def write_features(run: Run, files: Iterable[GraphFile] | None = None) -> int:
+    """Write tables/features/... and tables/rows/... of every graph; returns how many were made.
+
+    Features have one row a distinct configuration in order of first appearance: `target` (float64,
+    null where unlabelled), `count`, then the features. Rows have one row a row of the file:
+    `distinct` (int32, the index into the former) and `target`. A graph whose two tables were made
+    from the same file, statistics, vectors and code is left as it is.
+    """
+    files = list(run.files if files is None else files)
+    statistics = _by_graph(require(run.out / "tables" / "graph_stats.parquet", "02"))
+    pooled = _by_graph(require(run.out / "tables" / "message_passing.parquet", "03"))
+    made = 0
+    for file in progress(files, desc="features", unit="graph"):
+        key = (file.collection, file.split, file.name)
+        paths = [table_path(run, kind, file) for kind in ("features", "rows")]
+        vectors = None if file.tile else require(table_path(run, "node_vectors", file), "03")
+        made_of = _fingerprint(file.path, vectors, statistics[key], pooled[key])
+        if all(_made_of(path) == made_of for path in paths):
+            continue
+        node_vectors = None if vectors is None else pl.read_parquet(vectors).to_numpy()
+        tables = feature_tables(read_graph(file), statistics[key], node_vectors, pooled[key])
+        for path, table in zip(paths, tables):
+            with atomic_path(path) as temporary:
+                table.write_parquet(temporary, metadata={"made_of": made_of})
+        made += 1
+    return made
+
+
+def feature_tables(
+    graph: Graph,
+    statistics: dict[str, float] | None = None,
+    node_vectors: np.ndarray | None = None,
+    pooled: dict[str, float] | None = None,
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The two tables of one graph, see `write_features`."""
+    distinct, inverse, count = deduplicate(graph)
+    if graph.codes is None:
+        features = tile_features(distinct, count, statistics, pooled)
+    else:
+        features = layout_features(distinct, count, statistics, node_vectors, pooled)
+    head = pl.DataFrame({"target": _target(distinct), "count": count})
+    rows = pl.DataFrame({"distinct": inverse.astype(np.int32), "target": _target(graph)})
+    return pl.concat([head, features], how="horizontal"), rows
+
+
+def feature_groups(columns: Iterable[str]) -> dict[str, int]:
+    """How many feature columns each group has, by the prefix of their names."""
+    groups = [name.split("_")[0] for name in columns if name not in NOT_FEATURES]
+    return {group: groups.count(group) for group in GROUPS if group in groups}
+
+
+def column_correlations(
+    run: Run, files: Iterable[GraphFile], max_configs: int = 1000
+) -> pl.DataFrame:
+    """Spearman's rho between each feature column alone and the target, inside each graph.
+
+    One row a labelled graph and column that varies in it: collection, name, group, column, rho.
+    Only the first `max_configs` distinct configurations are looked at.
+    """
+    parts = []
+    for file in files:
+        table = pl.read_parquet(require(table_path(run, "features", file), "04")).head(max_configs)
+        if table["target"].null_count() or table["target"].n_unique() < 2:
+            continue
+        names = [c for c in table.columns if c not in NOT_FEATURES]
+        values = table.select(names).to_numpy()
+        varies = np.isfinite(values).all(0) & (values.max(0) > values.min(0))
+        rho = _unit_ranks(values[:, varies]).T @ _unit_ranks(table["target"].to_numpy()[:, None])
+        names = [name for name, keep in zip(names, varies) if keep]
+        parts.append(
+            pl.DataFrame({"column": names, "rho": rho[:, 0]}).select(
+                pl.lit(file.collection).alias("collection"),
+                pl.lit(file.name).alias("name"),
+                pl.col("column").str.split("_").list.first().alias("group"),
+                "column",
+                "rho",
+            )
+        )
+    schema = {"collection": str, "name": str, "group": str, "column": str, "rho": float}
+    return pl.concat(parts) if parts else pl.DataFrame(schema=schema)
+
+
+def _unit_ranks(values: np.ndarray) -> np.ndarray:
+    ranks = rankdata(values, axis=0)
+    ranks -= ranks.mean(0)
+    return ranks / np.linalg.norm(ranks, axis=0)
+
+
+def _target(graph: Graph) -> pl.Series:
+    values = graph.target if graph.labelled else [None] * graph.configs
+    return pl.Series(values, dtype=pl.Float64)
+
+
+def _by_graph(path: Path) -> dict[tuple[str, ...], dict[str, float]]:
+    """A table with KEYS and columns as {(collection, split, name): {column: value}}."""
+    rows = pl.read_parquet(path).to_dicts()
+    return {
+        tuple(row[k] for k in KEYS): {c: v for c, v in row.items() if c not in KEYS}
+        for row in rows
+    }
+
+
+def _fingerprint(path: Path, vectors: Path | None, *constants: dict[str, float]) -> str:
+    state = path.stat()
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(repr((state.st_size, state.st_mtime_ns, constants, code_version())).encode())
+    if vectors:
+        digest.update(vectors.read_bytes())
+    return digest.hexdigest()
+
+
+@cache
+def code_version() -> str:
+    """Changes with the code that makes the columns."""
+    sources = [Path(__file__).with_name(f"{name}.py").read_bytes() for name in _MADE_BY]
+    return hashlib.blake2b(b"".join(sources), digest_size=8).hexdigest()
+
+
+def _made_of(path: Path) -> str | None:
+    return pl.read_parquet_metadata(path).get("made_of") if path.exists() else None
