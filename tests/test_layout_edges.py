@@ -51,6 +51,25 @@ def test_a_parameter_with_a_stated_layout_of_its_own():
     assert copied_bytes(graph).tolist() == [0, 128]
 
 
+def test_a_transpose_renames_dimensions():
+    nodes = [
+        ("parameter", (4, 8, 16), (), {}),
+        ("transpose", (16, 4, 8), (0,), {f"dimensions_{i}": d for i, d in enumerate((2, 0, 1))}),
+        ("transpose", (4, 16, 8), (1,), {f"dimensions_{i}": d for i, d in enumerate((1, 0, 2))}),
+        ("parameter", (8, 5), (), {}),
+        ("dot", (4, 16, 5), (2, 3), {"root": True}),
+    ]
+    # row-major [4, 8, 16] is {2, 1, 0}; the slot's dimensions 0, 1, 2 are its 0, 2, 1
+    configs = [{4: (FREE, order, FREE)} for order in ((1, 2, 0), (2, 1, 0), FREE, (1, 0, 2))]
+    graph = layout_graph(nodes, configs)
+    edges = trace_edges(graph, describe_slots(graph))
+    assert edges.source.tolist() == [0, 3] and edges.hops.tolist() == [2, 0]
+    assert edges.names[0, :3].tolist() == [0, 2, 1]
+    size = 4 * 8 * 16 * 4
+    assert copied_bytes(graph).tolist() == [0, size, 0, size]
+    assert copied_bytes(graph, "minor_differs").tolist() == [0, size, 0, 0]
+
+
 def test_copies_equal_a_plain_loop_over_a_random_graph(tmp_path):
     graph = random_graph(tmp_path, 5)
     feat = decode(graph).reshape(graph.configs, -1, 3, 6)
@@ -79,7 +98,7 @@ def test_readers():
         ("parameter", (8, 16), (), {}),
         ("dot", (4, 16), (0, 1), {}),
         ("tanh", (4, 16), (2,), {}),
-        ("transpose", (16, 4), (3,), {}),
+        ("slice", (16, 4), (3,), {}),
         ("dot", (4, 4), (3, 4), {}),
         ("reduce", (4,), (5,), {}),
         ("exponential", (4, 4), (5,), {}),

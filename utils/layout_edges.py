@@ -1,10 +1,10 @@
 """Who hands a tensor to whom, and where two facing layouts force a copy.
 
 An edge joins an operand slot of a configurable node with the tensor's maker, found upwards through
-element-wise operations that keep the shape (they take any layout). The maker may be configurable
-(its output layout depends on the configuration), given from outside (parameters, constants) or
-any other operation; these two keep the layout that the program states. Going down, `readers` says who,
-besides configurable nodes, reads an output.
+operations that take any layout: element-wise ones that keep the shape, and transposes, which only
+rename dimensions. The maker may be configurable (its output layout depends on the configuration),
+given from outside (parameters, constants) or any other operation; these two keep the layout that
+the program states. Going down, `readers` says who reads an output without being configurable.
 
 Everything about an edge is said once for each edge row, a pair of facing slot rows, and looked up
 for each configuration.
@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from utils.layout_rows import SlotRows, stated_orders
-from utils.schema import NODE_COLUMN, OPCODE_ID
-from utils.tensors import node_dimensions, opcode_mask, operand_edges
+from utils.schema import MAX_RANK, NODE_COLUMN, OPCODE_ID
+from utils.tensors import listed, node_dimensions, opcode_mask, operand_edges
 
 # One output element from the operands' elements at the same place: layouts pass through.
 ELEMENTWISE = opcode_mask(
@@ -36,7 +36,7 @@ MAX_MAKERS = 3  # of one tensor, the nearest first; a sum of many terms has many
 READERS = ("root", "reduce", "move", "other")  # who reads an output and isn't configurable
 _REDUCE = opcode_mask("reduce reduce-window all-reduce reduce-scatter sort select-and-scatter")
 _MOVE = opcode_mask(
-    "transpose broadcast slice dynamic-slice dynamic-update-slice concatenate pad reverse gather "
+    "broadcast slice dynamic-slice dynamic-update-slice concatenate pad reverse gather "
     "scatter bitcast reshape"
 )
 
@@ -54,7 +54,8 @@ class Edges:
     source: np.ndarray  # int64: node number of the maker
     maker: np.ndarray  # int64: the maker's index into config_nodes, -1 if not configurable
     kind: np.ndarray  # int64: index into KINDS
-    hops: np.ndarray  # int64: element-wise operations in between
+    hops: np.ndarray  # int64: operations in between
+    names: np.ndarray  # int8 [E, 6]: the maker's name of each dimension of the slot's tensor
     fan_out: np.ndarray  # int64: edges with this maker
     order: np.ndarray  # int8 [E, 6]: the layout stated for the maker, like SlotRows.moved
 
@@ -82,11 +83,14 @@ def trace_edges(graph, slots: SlotRows) -> Edges:
     heads = slots.start[:-1]
     for j, slot, tensor in zip(slots.node[heads], slots.slot[heads], slots.tensor[heads]):
         if slot > 0 and tensor >= 0:
-            rows += [(j, slot, v, place[v], kinds[v], hops) for v, hops in makers[tensor]]
-    node, slot, source, maker, kind, hops = np.array(rows, np.int64).reshape(-1, 6).T
+            for source, hops, names in makers[tensor]:
+                rows.append((j, slot, source, place[source], kinds[source], hops, *names))
+    table = np.array(rows, np.int64).reshape(-1, 6 + MAX_RANK)
+    node, slot, source, maker, kind, hops = table[:, :6].T
     fan_out = np.bincount(source, minlength=len(graph.opcode))[source]
     order = stated_orders(graph)[source]
-    return Edges(node, slot, source, maker, kind, hops, fan_out, order)
+    names = table[:, 6:].astype(np.int8)
+    return Edges(node, slot, source, maker, kind, hops, names, fan_out, order)
 
 
 def edge_rows(edges: Edges, slots: SlotRows) -> EdgeRows:
@@ -103,7 +107,10 @@ def edge_rows(edges: Edges, slots: SlotRows) -> EdgeRows:
     used = first[edge] + within % many[edge]
     made = np.where(configurable[edge], other_first[edge] + within // many[edge], -1)
     made_order = np.where(made[:, None] >= 0, slots.moved[made], edges.order[edge])
-    differs = (made_order != slots.moved[used]).any(1)
+    wanted = slots.moved[used]
+    names = np.take_along_axis(edges.names[edge], np.maximum(wanted, 0).astype(np.int64), axis=1)
+    wanted = np.where(wanted >= 0, names, -1)
+    differs = (made_order != wanted).any(1)
     is_set = slots.is_set[used]
     return EdgeRows(
         start=start,
@@ -111,7 +118,7 @@ def edge_rows(edges: Edges, slots: SlotRows) -> EdgeRows:
         used=used,
         made=made,
         copied=is_set & differs,
-        minor_differs=is_set & (made_order[:, 0] != slots.moved[used, 0]),
+        minor_differs=is_set & (made_order[:, 0] != wanted[:, 0]),
         handed_on=~is_set & (made >= 0) & ~slots.is_default[made],
         bytes=slots.bytes[used],
     )
@@ -158,7 +165,7 @@ def _pair_lookup(graph, edges, rows, slots, e) -> tuple[np.ndarray, np.ndarray]:
 def readers(graph) -> np.ndarray:
     """bool [nc, 4]: does a non-configurable operation of each of READERS read the output?
 
-    Found downwards through element-wise operations that keep the shape.
+    Found downwards through the operations that take any layout.
     """
     total = len(graph.opcode)
     code = graph.opcode
@@ -179,31 +186,40 @@ def readers(graph) -> np.ndarray:
     return here[graph.config_nodes]
 
 
-def _makers(graph) -> tuple[list[list[tuple[int, int]]], np.ndarray]:
-    """For every node the makers [(node, hops)] behind its output, and every node's kind."""
+def _makers(graph) -> tuple[list[list[tuple[int, int, tuple]]], np.ndarray]:
+    """For every node the makers [(node, hops, names)] of its output, and every node's kind.
+
+    names[d] is the dimension of the maker's output that dimension d of the node's output is.
+    """
     total = len(graph.opcode)
     kinds = np.where(GIVEN[graph.opcode], GIVEN_MAKER, OTHER_MAKER)
     kinds[graph.config_nodes] = CONFIGURABLE_MAKER
-    passing = _passes(graph)
     behind: list[list[int]] = [[] for _ in range(total)]
-    for user, maker in operand_edges(graph)[passing].tolist():
+    for user, maker in operand_edges(graph)[_passes(graph)].tolist():
         behind[user].append(maker)
-    makers: list[list[tuple[int, int]]] = []
+    turned = np.flatnonzero(graph.opcode == OPCODE_ID["transpose"])
+    turns = dict(zip(turned.tolist(), graph.node_feat[turned, listed("dimensions")].astype(int)))
+    same = tuple(range(MAX_RANK))
+    makers: list[list[tuple[int, int, tuple]]] = []
     for node in range(total):  # topological order: operands come first
-        found: dict[int, int] = {}
+        found: dict[int, tuple[int, tuple]] = {}
         for operand in behind[node]:
-            for v, hops in makers[operand] if operand < node else [(operand, 0)]:
-                found[v] = min(hops + 1, found.get(v, hops + 1))
-        best = sorted(found.items(), key=lambda item: (kinds[item[0]], item[1]))
-        makers.append(best[:MAX_MAKERS] or [(node, 0)])
+            for source, hops, names in makers[operand]:
+                if node in turns:
+                    names = tuple(names[d] for d in turns[node])
+                if source not in found or hops + 1 < found[source][0]:
+                    found[source] = (hops + 1, names)
+        near = sorted(found.items(), key=lambda item: (kinds[item[0]], item[1][0]))
+        makers.append([(v, *how) for v, how in near[:MAX_MAKERS]] or [(node, 0, same)])
     return makers, kinds
 
 
 def _passes(graph) -> np.ndarray:
-    """bool [m']: operand edges through which a layout passes: same shape, element-wise user."""
+    """bool [m']: operand edges through which a layout passes, see the top of this file."""
     user, maker = operand_edges(graph).T
     dims = node_dimensions(graph)
     configurable = np.zeros(len(dims), bool)
     configurable[graph.config_nodes] = True
-    same = (dims[user] == dims[maker]).all(1) & (dims[user] > 0).any(1)
-    return same & ELEMENTWISE[graph.opcode[user]] & ~configurable[user]
+    same = (dims[user] == dims[maker]).all(1) & ELEMENTWISE[graph.opcode[user]]
+    turned = graph.opcode[user] == OPCODE_ID["transpose"]
+    return (same | turned) & (dims[user] > 0).any(1) & ~configurable[user]
