@@ -16,6 +16,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "data" / "programs")]
 import kernels as zoo  # noqa: E402
 from utils.schema import TILE_COLUMNS  # noqa: E402
 from utils.xla.tiles import (  # noqa: E402
+    MAX_REPEATED,
     MAX_TILES,
     MIN_MINOR,
     Tiling,
@@ -123,7 +124,9 @@ def test_zoo_configurations():
         assert len(np.unique(tiles, axis=0)) == len(tiles), name
         np.testing.assert_array_equal(tiles[0], full)
         assert (tiles >= 1).all() and (tiles <= full).all(), name
-        assert np.prod(-(-full // tiles), axis=1).max() <= MAX_TILES, name
+        count = np.prod(-(-full // tiles), axis=1)
+        assert count.max() <= MAX_TILES, name
+        assert (count * tiles.prod(axis=1) <= MAX_REPEATED * full.prod()).all(), name
         thin = (tiles < MIN_MINOR) & (tiles < full)
         assert not thin[:, len(tiling.result) - 1 :].any(), name
         for i, letter in enumerate(tiling.columns):

@@ -29,7 +29,8 @@ from utils.schema import MAX_RANK, TILE_COLUMNS
 
 MAX_TILES = 512  # more turns of the loop measure nothing but the loop
 MIN_TILE_WORK = 512  # multiply-adds or elements in one tile: below, all tiles cost the same
-MIN_MINOR = 8  # of the axes along which code is vectorized; thinner tiles are up to 100x slower
+MAX_REPEATED = 3.0  # elements computed (the last tiles overlap), relative to the untiled kernel
+MIN_MINOR = 16  # of the axes along which code is vectorized; thinner tiles are up to 100x slower
 ATTEMPTS = 100  # draws per wanted configuration before a small space counts as exhausted
 
 
@@ -150,7 +151,9 @@ def tile_configs(
             else:
                 tile.append(int(rng.choice(kind[rng.integers(len(kind))])))
         tiles = prod(-(-size // t) for size, t in zip(full, tile))
-        if tiles <= MAX_TILES and prod(tile) * whole >= MIN_TILE_WORK:
+        repeated = tiles * prod(tile) / prod(full)
+        work = prod(tile) * whole
+        if tiles <= MAX_TILES and repeated <= MAX_REPEATED and work >= MIN_TILE_WORK:
             found.setdefault(tuple(tile))
     return np.array(list(found), dtype=np.int64).reshape(-1, len(full))[0 if untiled else 1 :]
 
