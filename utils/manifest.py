@@ -1,4 +1,4 @@
-"""manifest.json: from what, with what and on what a run was made. Names no host, no path outside."""
+"""manifest.json: what a run was made from, with and on. Names no host and no path outside."""
 
 from __future__ import annotations
 
