@@ -120,18 +120,28 @@ def resnet(b, i, c):
     return forward, [(b, i, i, c)], [(c, n), (3, 3, n, n), (n, c)] * 2
 
 
+def depthwise(x, kernel):
+    """3 x 3 depthwise convolution as nine shifted products: fast on CPUs, unlike the grouped one.
+
+    x [b, i, i, c], kernel [9, c].
+    """
+    i = x.shape[1]
+    x = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    taps = [x[:, r : r + i, s : s + i] for r in range(3) for s in range(3)]
+    return sum(tap * k for tap, k in zip(taps, kernel, strict=True))
+
+
 def mobilenet(b, i, c):
     """Inverted residual: 1 x 1 up to 2c, 3 x 3 depthwise, squeeze and excite, 1 x 1 down."""
 
     def forward(x, up, kernel, squeeze, excite, down):
-        y = jnp.clip(x.reshape(b, i * i, c) @ up, 0, 6).reshape(b, i, i, 2 * c)
-        y = jnp.clip(conv(y, kernel, groups=2 * c), 0, 6)
+        y = jax.nn.relu(x.reshape(b, i * i, c) @ up).reshape(b, i, i, 2 * c)
+        y = jax.nn.relu(depthwise(y, kernel))
         gate = jax.nn.sigmoid(jax.nn.relu(y.mean((1, 2)) @ squeeze) @ excite)
         y = (y * gate[:, None, None]).reshape(b, i * i, 2 * c) @ down
         return x + y.reshape(b, i, i, c)
 
-    shapes = [(c, 2 * c), (3, 3, 1, 2 * c), (2 * c, 8), (8, 2 * c), (2 * c, c)]
-    return forward, [(b, i, i, c)], shapes
+    return forward, [(b, i, i, c)], [(c, 2 * c), (9, 2 * c), (2 * c, 8), (8, 2 * c), (2 * c, c)]
 
 
 def mixer(b, i, p, d, f):
