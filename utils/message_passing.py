@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from scipy.sparse import csr_array
 from sklearn.decomposition import PCA
 
@@ -148,7 +149,7 @@ class Reducer:
     explained: np.ndarray  # float64 [k], share of the variance of all scaled columns
     columns: np.ndarray  # str [f], names of the propagated columns
     fitted_on: np.ndarray  # str [g], IDs of the training graphs
-    seed: np.ndarray  # int64 []
+    made_of: np.ndarray  # str [], see `utils.made_of`
 
     def apply(self, propagated: np.ndarray) -> np.ndarray:
         """float32 [n, f] -> float32 [n, k]."""
@@ -191,7 +192,7 @@ def fit_reducer(
     explained = np.zeros(columns)
     explained[:kept] = np.nan_to_num(pca.explained_variance_ratio_)
     ids, names = np.array([file.id for file in files]), np.array(column_names(rounds))
-    return Reducer(center, scale, components, explained, names, ids, np.array(seed))
+    return Reducer(center, scale, components, explained, names, ids, np.array(""))
 
 
 def save_reducer(path: Path, reducer: Reducer) -> None:
@@ -214,3 +215,17 @@ def load_reducer(path: Path) -> Reducer:
 def node_vectors(graph: Graph, reducer: Reducer) -> np.ndarray:
     """float32 [n, k]: the reduced neighbourhood of every node."""
     return reducer.apply(propagate(node_inputs(graph), graph.edges))
+
+
+def group_shares(graph: Graph, node: int) -> pd.DataFrame:
+    """What one node hears of operations: a row a neighbourhood, a column an opcode group."""
+    x = propagate(node_inputs(graph), graph.edges)[node].reshape(-1, len(INPUT_NAMES))
+    rows = [block or "self" for block in block_names()]
+    return pd.DataFrame(x[:, : len(GROUPS)], index=rows, columns=list(GROUPS))
+
+
+def listens_to(reducer: Reducer) -> pd.DataFrame:
+    """Variance that each column keeps, in percent of all, split by the blocks it is made of."""
+    blocks = [block or "self" for block in block_names()]
+    squares = (reducer.components**2).reshape(len(reducer.components), len(blocks), -1).sum(2)
+    return pd.DataFrame(100 * reducer.explained[:, None] * squares, columns=blocks)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -12,41 +11,53 @@ from scipy.stats import rankdata
 from utils.dataset import GraphFile
 from utils.files import write_parquet
 from utils.graph_stats import graph_statistics, node_statistics
+from utils.made_of import has_mark, mark, write_marked
 from utils.notebook import Run, table_path
 from utils.progress import progress
 from utils.structure import read_structure
 
 KEYS = ("collection", "split", "name")
-
-
-def is_fresh(path: Path, *inputs: Path) -> bool:
-    """Is the file there, and none of its inputs newer?"""
-    if not path.exists():
-        return False
-    made = path.stat().st_mtime
-    return all(source.stat().st_mtime <= made for source in inputs)
+_MADE_BY = "contraction graph_stats node_costs opcode_groups structure tensors"
 
 
 def write_statistics(run: Run, files: Iterable[GraphFile] | None = None) -> pl.DataFrame:
     """Statistics of every graph: tables/graph_stats.parquet and tables/node_stats/...; returns
 
-    the first: the keys and one float64 column a statistic. A graph whose two tables are there and
-    newer than its file is not computed again.
+    the first: the keys and one float64 column a statistic. A graph whose two tables were made of
+    the same file by the same code is not computed again.
     """
     files = list(run.files if files is None else files)
     rows = []
     for file in progress(files, desc="graph statistics", unit="graph"):
         row_path = table_path(run, "graph_stats", file)
         node_path = table_path(run, "node_stats", file)
-        if not (is_fresh(node_path, file.path) and is_fresh(row_path, file.path)):
+        made_of = mark(_MADE_BY, file.path)
+        if not (has_mark(node_path, made_of) and has_mark(row_path, made_of)):
             graph = read_structure(file)
-            write_parquet(node_path, node_statistics(graph))
+            write_marked(node_path, node_statistics(graph), made_of)
             keys = dict(zip(KEYS, (file.collection, file.split, file.name)))
-            write_parquet(row_path, pl.DataFrame([keys | graph_statistics(graph)]))
+            write_marked(row_path, pl.DataFrame([keys | graph_statistics(graph)]), made_of)
         rows.append(pl.read_parquet(row_path))
     table = pl.concat(rows)
     write_parquet(run.out / "tables" / "graph_stats.parquet", table)
     return table
+
+
+def level_profile(nodes: pl.DataFrame) -> pl.DataFrame:
+    """A node table level by level: level, nodes, traffic (bytes), critical (traffic of the nodes
+
+    on the critical path in bytes moved).
+    """
+    on_path = pl.col("path_traffic") > 1 - 1e-9
+    return (
+        nodes.group_by("level")
+        .agg(
+            pl.len().alias("nodes"),
+            pl.col("traffic").sum(),
+            pl.col("traffic").filter(on_path).sum().alias("critical"),
+        )
+        .sort("level")
+    )
 
 
 def spread_correlation(

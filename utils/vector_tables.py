@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -12,6 +12,7 @@ from sklearn.ensemble import RandomForestClassifier
 from utils.coding import Graph
 from utils.dataset import GraphFile
 from utils.files import write_parquet
+from utils.made_of import has_mark, mark, write_marked
 from utils.message_passing import (
     Reducer,
     fit_reducer,
@@ -25,9 +26,11 @@ from utils.npz import DataError
 from utils.opcode_groups import GROUPS, opcode_group
 from utils.progress import progress
 from utils.schema import SPLITS
-from utils.stat_tables import KEYS, is_fresh
+from utils.stat_tables import KEYS
 from utils.structure import configurable, read_structure
 from utils.tensors import node_bytes
+
+_MADE_BY = "contraction message_passing node_costs opcode_groups structure tensors vector_tables"
 
 
 def fitting_files(files: Iterable[GraphFile]) -> list[GraphFile]:
@@ -44,21 +47,21 @@ def fitting_files(files: Iterable[GraphFile]) -> list[GraphFile]:
 
 
 def get_reducer(run: Run, columns: int, seed: int) -> Reducer:
-    """The reducer of this run: models/message_passing.npz if it was made with the same graphs and
+    """The reducer of this run: models/message_passing.npz if it was made of the same graphs and
 
-    settings and no graph is newer, else a new one, saved there.
+    settings by the same code, else a new one, saved there.
     """
     path, files = run.out / "models" / "message_passing.npz", fitting_files(run.files)
-    if is_fresh(path, *(file.path for file in files)):
+    made_of = mark(_MADE_BY, columns, seed, *(file.path for file in files))
+    if path.exists():
         try:
             reducer = load_reducer(path)
         except DataError:
             pass  # of an older version
         else:
-            same = reducer.fitted_on.tolist() == [file.id for file in files]
-            if same and len(reducer.components) == columns and reducer.seed == seed:
+            if reducer.made_of == made_of:
                 return reducer
-    reducer = fit_reducer(files, columns, seed)
+    reducer = replace(fit_reducer(files, columns, seed), made_of=np.array(made_of))
     save_reducer(path, reducer)
     return reducer
 
@@ -79,20 +82,20 @@ def write_vectors(run: Run, reducer: Reducer) -> pl.DataFrame:
     """Node vectors of every graph: tables/node_vectors/... and tables/message_passing.parquet.
 
     The first hold one row a node, float32 ``mp_0``...; the second, which is returned, the keys and
-    `pool`'s columns. What is there and newer than its file and the reducer is not made again.
+    `pool`'s columns. What was made of the same file and reducer is not made again.
     """
-    model = run.out / "models" / "message_passing.npz"
     rows = []
     for file in progress(run.files, desc="node vectors", unit="graph"):
         node_path = table_path(run, "node_vectors", file)
         row_path = table_path(run, "message_passing", file)
-        if not (is_fresh(node_path, file.path, model) and is_fresh(row_path, file.path, model)):
+        made_of = mark(_MADE_BY, file.path, reducer.made_of.item())
+        if not (has_mark(node_path, made_of) and has_mark(row_path, made_of)):
             graph = read_structure(file)
             vectors = node_vectors(graph, reducer)
             columns = {f"mp_{i}": column for i, column in enumerate(vectors.T)}
-            write_parquet(node_path, pl.DataFrame(columns))
+            write_marked(node_path, pl.DataFrame(columns), made_of)
             keys = dict(zip(KEYS, (file.collection, file.split, file.name)))
-            write_parquet(row_path, pl.DataFrame([keys | pool(graph, vectors)]))
+            write_marked(row_path, pl.DataFrame([keys | pool(graph, vectors)]), made_of)
         rows.append(pl.read_parquet(row_path))
     table = pl.concat(rows)
     write_parquet(run.out / "tables" / "message_passing.parquet", table)

@@ -1,0 +1,37 @@
+"""Marks that say what a file was made of, so that only what has changed is made again."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import polars as pl
+
+from utils.files import atomic_path
+
+KEY = "made_of"
+
+
+def mark(modules: str, *parts: object) -> str:
+    """A short text that changes with the code of ``modules`` (names of utils, by blanks), with the
+    size or the time of a part that is a path, and with the value of any other part."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name in modules.split():
+        digest.update(Path(__file__).with_name(f"{name}.py").read_bytes())
+    for part in parts:
+        if isinstance(part, Path):
+            state = part.stat()
+            part = (str(part), state.st_size, state.st_mtime_ns)
+        digest.update(repr(part).encode())
+    return digest.hexdigest()
+
+
+def write_marked(path: Path, table: pl.DataFrame, made_of: str) -> None:
+    """Write a table as Parquet with its mark inside."""
+    with atomic_path(path) as temporary:
+        table.write_parquet(temporary, metadata={KEY: made_of})
+
+
+def has_mark(path: Path, made_of: str) -> bool:
+    """Is there a Parquet file with this mark?"""
+    return path.exists() and pl.read_parquet_metadata(path).get(KEY) == made_of
