@@ -9,7 +9,7 @@ import nbformat
 import numpy as np
 import pytest
 
-from utils import options, runner, synthetic
+from utils import options, run_notebook, runner, synthetic
 from utils.files import save_npz
 from utils.notebook_files import NotebookError, convert, read_notebook
 from utils.run_notebook import Outcome
@@ -121,8 +121,12 @@ def test_a_failing_cell_is_shown_and_the_notebook_kept(root, capsys):
     assert "made/notebooks/01_eda.ipynb" in said
 
 
-def test_a_kernel_that_is_killed_is_reported_as_such(root, capsys):
-    write_notebook(root / "notebooks/01_eda.ipynb", "import os, signal\nos.kill(os.getpid(), 9)")
+@pytest.mark.parametrize("papermill", ["notices", "hangs"])
+def test_a_kernel_that_is_killed_is_reported_as_such(root, capsys, monkeypatch, papermill):
+    monkeypatch.setattr(run_notebook, "PATIENCE", 3.0)
+    stop = "os.kill(os.getppid(), signal.SIGSTOP)\n" if papermill == "hangs" else ""
+    cell = f"import os, signal\n{stop}os.kill(os.getpid(), 9)"
+    write_notebook(root / "notebooks/01_eda.ipynb", cell)
     assert runner.main([], root) == 1
     said = capsys.readouterr().err
     assert "The kernel died" in said and "memory ran out" in said
