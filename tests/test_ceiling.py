@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import trim_mean
 
 from utils import ceiling, noise
 from utils.coding import Graph
@@ -25,6 +26,10 @@ SHAPES = {
 
 def lower_half(rounds):
     return np.sort(rounds, axis=1)[:, : (rounds.shape[1] + 1) // 2].mean(1)
+
+
+def trimmed(rounds):
+    return trim_mean(rounds, 0.2, axis=1)
 
 
 def median(rounds):
@@ -84,7 +89,7 @@ def test_equal_true_runtimes_are_seen_where_the_noise_allows(shape):
 
 
 @pytest.mark.parametrize("statistic, r, tails", [
-    (median, 8, "normal"), (lower_half, 4, "normal"), (lower_half, 8, "t")])
+    (trimmed, 8, "normal"), (median, 8, "normal"), (lower_half, 4, "normal"), (lower_half, 8, "t")])
 def test_other_statistics_counts_of_rounds_and_tails(statistic, r, tails):
     errors = []
     for seed in range(4):
@@ -162,7 +167,7 @@ def test_same_seed_same_ceiling():
 def test_noise_scale_is_the_sd_of_the_statistic():
     rng = np.random.default_rng(0)
     truth = truth_of("normal", rng, 3000)
-    for statistic in (lower_half, median):
+    for statistic in (lower_half, median, trimmed):
         runtime, rounds = measured(truth, 4, rng, statistic=statistic)
         found = noise.measurement_noise(made(runtime, rounds))
         assert np.sqrt(np.mean(found.scale**2)) == pytest.approx(truth.std() / 4, rel=0.06)
@@ -192,7 +197,7 @@ def test_variances_are_shrunk_as_far_as_they_agree():
 
 def test_the_statistic_is_recognised():
     rounds = np.random.default_rng(0).integers(1000, 2000, (50, 8))
-    for statistic in (lower_half, median, lambda x: x.min(1), lambda x: x.mean(1)):
+    for statistic in (trimmed, lower_half, median, lambda x: x.min(1), lambda x: x.mean(1)):
         found = noise.round_statistic(rounds, np.rint(statistic(rounds)))
         np.testing.assert_array_equal(found(rounds), statistic(rounds))
 

@@ -22,7 +22,8 @@ def brute(target, score):
         right += t * s > 0
         wrong += t * s < 0
         half += t != 0 and s == 0
-    tau = (right - wrong) / np.sqrt(differ_target * differ_score) if differ_target * differ_score else 0
+    pairs = differ_target * differ_score
+    tau = (right - wrong) / np.sqrt(pairs) if pairs else 0
     return tau, (right + half / 2) / differ_target if differ_target else 0.5
 
 

@@ -34,7 +34,8 @@ RELEASE_FAMILIES = {
     "efficientnet": "efficientnet", "mobilenet": "mobilenet", "mnasnet": "mnasnet",
     "inception": "inception", "xception": "xception", "alexnet": "alexnet", "unet": "unet",
     "resnet": "resnet", "albert": "albert", "electra": "electra",
-    "talking_heads": "talking.?heads", "bert": "bert|^experts", "transformer": "transformer", "trax": "trax",
+    "talking_heads": "talking.?heads", "bert": "bert|^experts", "transformer": "transformer",
+    "trax": "trax",
     "nmt": "nmt", "openai_rnn": "openai", "magenta": "magenta", "brax": "brax", "ncf": "ncf",
     "dlrm": "dlrm", "wavenet": "wave",
 }

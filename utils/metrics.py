@@ -1,7 +1,7 @@
 """The competition's metrics and two that say how much a ranking is worth.
 
-Everywhere `target` is float [c], smaller = faster, and `score` float [c], larger = slower. A ranking
-is the stable order of the scores, so among equal scores the earlier configuration comes first.
+Everywhere `target` is float [c], smaller = faster, and `score` float [c], larger = slower. A
+ranking is the stable order of the scores: among equal scores the earlier configuration is first.
 """
 
 from __future__ import annotations

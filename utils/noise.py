@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from utils.coding import Graph
 
 SPLITS = 12  # ways to halve the rounds
+CAUTION = 15
 MIN_REPEATS = 8  # degrees of freedom without which repeats say nothing about noise
 
 
@@ -31,11 +32,12 @@ class Noise(NamedTuple):
 
 def round_statistic(rounds: np.ndarray, runtime: np.ndarray):
     """The function [c, r] -> [c] that made `runtime` out of `rounds`: whichever comes nearest of
-    the mean of the lower half, the median, the minimum and the mean."""
+    the trimmed mean, the median, the mean of the lower half, the minimum and the mean."""
     def lower_half(x):
         return np.sort(x, axis=1)[:, : (x.shape[1] + 1) // 2].mean(1)
 
-    candidates = (lower_half, lambda x: np.median(x, 1), lambda x: x.min(1), lambda x: x.mean(1))
+    candidates = (lambda x: stats.trim_mean(x, 0.2, axis=1), lambda x: np.median(x, 1), lower_half,
+                  lambda x: x.min(1), lambda x: x.mean(1))
     return min(candidates, key=lambda f: np.abs(f(rounds) - runtime).sum())
 
 
@@ -50,11 +52,13 @@ def measurement_noise(graph: Graph) -> Noise | None:
         variance = _split_variance(graph.rounds, graph.runtime)
         noise = shrink(log_target, variance + rounding, np.full(graph.configs, dof))
         extra = count.sum() - len(count)
-        if extra >= 2 * MIN_REPEATS:  # compiling again adds noise that rounds can't see
+        if extra >= MIN_REPEATS:  # compiling again adds noise that rounds can't see
             within = (repeats * (count - 1)).sum() / extra
             rows = count[group] > 1
             spread = 1 / (1 - 2 / np.maximum(noise.dof[rows], 3))  # variance of t over scale**2
-            widen = max(1.0, within / np.mean(noise.scale[rows] ** 2 * spread))
+            ratio = within / np.mean(noise.scale[rows] ** 2 * spread)
+            # few repeats say little: meet no widening half way at CAUTION of them
+            widen = max(1.0, (CAUTION + extra * ratio) / (CAUTION + extra))
             noise = Noise(noise.scale * np.sqrt(widen), noise.dof)
         return noise
     if count.sum() - len(count) < MIN_REPEATS:

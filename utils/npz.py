@@ -21,9 +21,11 @@ from numpy.lib import format as npy
 DEFLATE_LIMIT = 1100  # deflate can't shrink more than 1032 times: a header that says so lies
 
 # All that a damaged file can raise on the way through zipfile, zlib and numpy.
-READ_ERRORS = (OSError, ValueError, EOFError, RuntimeError, NotImplementedError, KeyError, TypeError,
-               SyntaxError, ArithmeticError, MemoryError, tokenize.TokenError, struct.error,
-               zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error)
+READ_ERRORS = (
+    OSError, ValueError, EOFError, RuntimeError, NotImplementedError, KeyError, TypeError,
+    SyntaxError, ArithmeticError, MemoryError, tokenize.TokenError, struct.error,
+    zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error,
+)
 
 
 class DataError(ValueError):
@@ -86,7 +88,7 @@ def read_headers(path: Path, archive: zipfile.ZipFile) -> dict[str, Header]:
                 f"{info.file_size - start:,}"
             )
         if info.file_size > DEFLATE_LIMIT * (info.compress_size + 100):
-            raise DataError(f"{path}: {key} promises {info.file_size:,} bytes, which cannot be true")
+            raise DataError(f"{path}: {key} promises {info.file_size:,} bytes: impossible")
     return headers
 
 
