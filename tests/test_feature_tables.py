@@ -25,7 +25,8 @@ def run(tmp_path_factory):
 def write_inputs(run, depth=1.0):
     keys = [{"collection": f.collection, "split": f.split, "name": f.name} for f in run.files]
     tables = run.out / "tables"
-    write_parquet(tables / "graph_stats.parquet", pl.DataFrame([k | {"depth": depth} for k in keys]))
+    statistics = pl.DataFrame([k | {"depth": depth} for k in keys])
+    write_parquet(tables / "graph_stats.parquet", statistics)
     pooled = pl.DataFrame([k | {"mp_mean_0": 0.5} for k in keys])
     write_parquet(tables / "message_passing.parquet", pooled)
     for file in run.files:

@@ -1,10 +1,8 @@
-"""Feature tables of a run: one file a graph, made once, kept while nothing they come from changes."""
+"""Feature tables of a run: one file a graph, kept while what they were made of stays the same."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +11,13 @@ from scipy.stats import rankdata
 
 from utils.coding import Graph, deduplicate, read_graph
 from utils.dataset import GraphFile
-from utils.files import atomic_path
 from utils.layout_features import layout_features
+from utils.made_of import has_mark, mark, write_marked
 from utils.notebook import Run, require, table_path
 from utils.progress import progress
+from utils.stat_tables import KEYS
 from utils.tile_features import tile_features
 
-KEYS = ("collection", "split", "name")
 NOT_FEATURES = ("target", "count")
 GROUPS = {
     "node": "sums over layouts of nodes",
@@ -30,11 +28,10 @@ GROUPS = {
     "mp": "message passing",
     "trans": "how often seen (transductive)",
 }
-# The columns are what this code makes of a file: a change in it makes all tables anew.
 _MADE_BY = (
     "coding contraction feature_tables layout_edges layout_features layout_rows layout_tables "
     "node_costs roles tensors tile_features"
-).split()
+)
 
 
 def write_features(run: Run, files: Iterable[GraphFile] | None = None) -> int:
@@ -53,14 +50,13 @@ def write_features(run: Run, files: Iterable[GraphFile] | None = None) -> int:
         key = (file.collection, file.split, file.name)
         paths = [table_path(run, kind, file) for kind in ("features", "rows")]
         vectors = None if file.tile else require(table_path(run, "node_vectors", file), "03")
-        made_of = _fingerprint(file.path, vectors, statistics[key], pooled[key])
-        if all(_made_of(path) == made_of for path in paths):
+        made_of = mark(_MADE_BY, file.path, vectors, statistics[key], pooled[key])
+        if all(has_mark(path, made_of) for path in paths):
             continue
         node_vectors = None if vectors is None else pl.read_parquet(vectors).to_numpy()
         tables = feature_tables(read_graph(file), statistics[key], node_vectors, pooled[key])
         for path, table in zip(paths, tables):
-            with atomic_path(path) as temporary:
-                table.write_parquet(temporary, metadata={"made_of": made_of})
+            write_marked(path, table, made_of)
         made += 1
     return made
 
@@ -137,23 +133,3 @@ def _by_graph(path: Path) -> dict[tuple[str, ...], dict[str, float]]:
         tuple(row[k] for k in KEYS): {c: v for c, v in row.items() if c not in KEYS}
         for row in rows
     }
-
-
-def _fingerprint(path: Path, vectors: Path | None, *constants: dict[str, float]) -> str:
-    state = path.stat()
-    digest = hashlib.blake2b(digest_size=16)
-    digest.update(repr((state.st_size, state.st_mtime_ns, constants, code_version())).encode())
-    if vectors:
-        digest.update(vectors.read_bytes())
-    return digest.hexdigest()
-
-
-@cache
-def code_version() -> str:
-    """Changes with the code that makes the columns."""
-    sources = [Path(__file__).with_name(f"{name}.py").read_bytes() for name in _MADE_BY]
-    return hashlib.blake2b(b"".join(sources), digest_size=8).hexdigest()
-
-
-def _made_of(path: Path) -> str | None:
-    return pl.read_parquet_metadata(path).get("made_of") if path.exists() else None

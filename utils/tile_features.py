@@ -17,7 +17,14 @@ from utils.layout_features import prefixed
 from utils.node_costs import node_flops
 from utils.roles import BATCH, CONTRACTING, FREE, SPATIAL, slot_tensors
 from utils.schema import MAX_RANK, NODE_COLUMN, OPCODE_ID, TILE_COLUMNS
-from utils.tensors import element_bytes, listed, node_bytes, node_dimensions, node_rank, operand_pair
+from utils.tensors import (
+    element_bytes,
+    listed,
+    node_bytes,
+    node_dimensions,
+    node_rank,
+    operand_pair,
+)
 
 REGISTER = (128, 8)  # elements of the minor-most and the second-minor dimension
 _PLACES = ("minor", "second", "third", "fourth")  # dimensions from the minor-most on
