@@ -132,7 +132,7 @@ def trace(name: str, function: Callable, args: Sequence) -> Program:
     jax.eval_shape(lambda *a: _evaluate(jaxpr, a, visit), *flat)
     if not any(any(o.ranks) for o in operations):
         raise ProgramError(f"{name}: nothing to configure (no dot, convolution or reshape)")
-    device = tuple(jax.device_put(np.asarray(a)) for a in flat)
+    device = tuple(jax.device_put(a) for a in flat)
     return Program(name, jaxpr, device, tuple(operations), loops)
 
 

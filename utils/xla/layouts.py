@@ -58,13 +58,13 @@ def search_configs(
     count: int,
     evaluate: Callable[[np.ndarray], np.ndarray],
     rng: np.random.Generator,
-    generation: int = 20,
-    elite: int = 8,
+    generation: int = 25,
+    elite: int = 12,
 ) -> np.ndarray:
     """A small genetic search from the compiler's own choice; int64 [>= c, nc] in order tried.
 
     evaluate: code rows [g, nc] -> runtimes [g]; not called again for a row that it has seen.
-    Children are crossed from two of the fastest and mutated in one to three nodes, so that
+    Children are crossed from two of the fastest and mutated in one to four nodes, so that
     configurations cluster near good ones. Proposals that were tried before stay in the list
     (a tenth of ``count`` at most): the release repeats configurations in the same way.
     """
@@ -76,7 +76,7 @@ def search_configs(
     def child(parents: list[tuple]) -> tuple:
         a, b = (np.array(parents[i]) for i in rng.integers(len(parents), size=2))
         row = np.where(rng.random(len(sizes)) < 0.5, a, b)
-        for node in rng.integers(len(sizes), size=rng.integers(0, 4)):
+        for node in rng.integers(len(sizes), size=rng.integers(1, 5)):
             row[node] = rng.integers(sizes[node])
         return tuple(row.tolist())
 

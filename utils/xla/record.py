@@ -107,6 +107,7 @@ def _settings(options: argparse.Namespace) -> dict:
         "blocks": timing.BLOCKS,
         "trim": timing.TRIM,
         "threads": 1,
+        "quick_compile": options.quick_compile,
     }
 
 
