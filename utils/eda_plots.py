@@ -5,6 +5,7 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 import networkx as nx
 import numpy as np
+import pandas as pd
 import polars as pl
 import seaborn as sns
 
@@ -23,6 +24,11 @@ def _present(table: pl.DataFrame) -> list[str]:
     return [c for c in COLLECTIONS if c in found]
 
 
+def _pandas(table: pl.DataFrame) -> pd.DataFrame:
+    """For seaborn; polars' own way needs pyarrow."""
+    return pd.DataFrame(table.to_dict(as_series=False))
+
+
 def _nothing(text: str) -> plt.Figure:
     """A figure that says why there is nothing to see."""
     figure, axes = plt.subplots(figsize=(9, 1.2))
@@ -35,7 +41,7 @@ def plot_sizes(graphs: pl.DataFrame) -> plt.Figure:
     """Nodes against configurations, one point a graph."""
     figure, axes = plt.subplots()
     sns.scatterplot(
-        graphs.to_pandas(), x="nodes", y="configs", hue="collection", style="split",
+        _pandas(graphs), x="nodes", y="configs", hue="collection", style="split",
         hue_order=_present(graphs), palette=COLLECTION_COLOURS, alpha=0.8, ax=axes)
     axes.set(xscale="log", yscale="log", xlabel="nodes of the graph",
              ylabel="configurations in the file")
@@ -50,7 +56,7 @@ def _strip(table: pl.DataFrame, column: str, label: str) -> tuple[plt.Figure, pl
     names = _present(table)
     figure, axes = plt.subplots(figsize=(9, 1 + 0.6 * len(names)))
     sns.stripplot(
-        table.to_pandas(), x=column, y="collection", hue="collection", order=names,
+        _pandas(table), x=column, y="collection", hue="collection", order=names,
         hue_order=names, palette=COLLECTION_COLOURS, alpha=0.7, jitter=0.25, legend=False, ax=axes)
     middle = table.group_by("collection").agg(pl.col(column).median())
     for name, value in middle.iter_rows():
@@ -112,7 +118,7 @@ def plot_ceiling(graphs: pl.DataFrame) -> plt.Figure:
         return _nothing("Nothing was measured twice, so the noise and the ceiling are unknown.")
     figure, axes = plt.subplots()
     sns.scatterplot(
-        table.to_pandas(), x="repeatability", y="ceiling", hue="collection",
+        _pandas(table), x="repeatability", y="ceiling", hue="collection",
         hue_order=_present(table), palette=COLLECTION_COLOURS, alpha=0.8, ax=axes)
     low = min(table["repeatability"].min(), table["ceiling"].min(), 0.9)
     axes.plot([low, 1], [low, 1], color="#888888", lw=1, ls="--")
@@ -130,7 +136,7 @@ def plot_ceiling(graphs: pl.DataFrame) -> plt.Figure:
 def plot_operations(counts: pl.DataFrame) -> plt.Figure:
     """Shares of the commonest operations in each collection."""
     names = _present(counts)
-    table = shares(counts, "operation", most=15).to_pandas()
+    table = _pandas(shares(counts, "operation", most=15))
     wide = table.pivot(index="value", columns="collection", values="share").fillna(0)[names]
     wide = wide.loc[wide.mean(axis=1).sort_values(ascending=False).index]
     figure, axes = plt.subplots(figsize=(9, 5))
@@ -180,7 +186,7 @@ def plot_rows(counts: pl.DataFrame) -> plt.Figure:
         return _nothing("No layout collection here.")
     figure, axes = plt.subplots()
     sns.ecdfplot(
-        table.to_pandas(), x="value", weights="count", hue="collection", hue_order=_present(table),
+        _pandas(table), x="value", weights="count", hue="collection", hue_order=_present(table),
         palette=COLLECTION_COLOURS, ax=axes)
     axes.set(xscale="log", xlabel="different rows (layouts of all three slots) of a node",
              ylabel="share of configurable nodes")
