@@ -10,8 +10,9 @@ from toy_tables import toy_run
 from utils import evaluate, ranking, study, submission
 from utils.dataset import DataError, GraphFile
 from utils.files import write_json, write_parquet
-from utils.notebook import Run, table_path
+from utils.notebook import Run, open_run, table_path
 from utils.schema import COLLECTIONS
+from utils.synthetic import write_data
 
 
 @pytest.fixture(autouse=True)
@@ -155,6 +156,19 @@ def test_why_low_names_what_sets_a_graph_apart(tmp_path):
     )
 
 
+def test_paired_differences_by_hand(tmp_path):
+    right, wrong = [1, 2, 3], [3, 2, 1]
+    run = hand_run(tmp_path, "layout:xla:default", {n: right for n in ("f.1", "f.2", "g.1")})
+    for seed in (0, 1):
+        put(run, "rank_pairwise", {"f.1": right, "f.2": wrong, "g.1": wrong}, seed=seed)
+    put(run, "gnn", {"f.1": right, "f.2": right, "g.1": wrong})
+    table = evaluate.graph_scores(run, ["valid"])
+    (row,) = evaluate.paired_differences(table, run.files).to_dicts()
+    # Family f: 0 and +2, so +1; family g: 0. Seed 1 has no partner.
+    assert (row["model"], row["difference"], row["families"]) == ("gnn", 0.5, 2)
+    assert row["error"] == pytest.approx(np.std([1, 0], ddof=1) / 2**0.5)
+
+
 def finished(tmp_path, **options):
     """A run with everything that 05 and 08 leave."""
     run = toy_run(tmp_path, **options)
@@ -211,6 +225,16 @@ def test_solution_scores_the_test_split(tmp_path):
     with pytest.raises(DataError, match="no runtimes of tile:xla:other"):
         other = GraphFile("tile:xla", "test", "other", tmp_path, ours=True)
         submission.read_solution(run.data, [other])
+
+
+def test_rounds_in_the_solution_give_ceilings(tmp_path):
+    write_data(tmp_path / "data", graphs={"train": 1, "test": 1}, configs=12)
+    run = open_run(tmp_path, "data", "out")
+    found = submission.solution_ceilings(run)
+    assert found["collection"].to_list() == list(COLLECTIONS)
+    assert found["ceiling"].null_count() == 0 and 0.7 < found["ceiling"].min() <= 1
+    (tmp_path / "data" / "solution.npz").unlink()
+    assert submission.solution_ceilings(run).is_empty()
 
 
 def test_tile_solution_may_bring_its_normalizer(tmp_path):

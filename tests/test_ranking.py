@@ -81,6 +81,18 @@ def test_columns_are_found_by_name():
         ranking.predict(ranker, x[:, 1:], names[1:])
 
 
+@pytest.mark.parametrize("model", ranking.TRAINED)
+def test_missing_and_constant_columns_are_no_trouble(model):
+    x, names, target, graph = monotone()
+    odd = np.full((len(x), 3), np.nan, np.float32)
+    odd[:, 1] = 7
+    odd[::2, 2] = 7
+    names += ("cfg_missing", "cfg_constant", "cfg_half")
+    ranker = ranking.fit(model, np.column_stack([x, odd]), names, target, graph)
+    assert ranker.columns == names[:3]
+    assert kendall_tau(ranking.predict(ranker, x, names[:3]), target) > 0.0
+
+
 def test_column_groups():
     names = ("cfg_a", "node_b", "copy_c", "mp_d", "stat_e", "trans_f", "tile_g")
     assert ranking.columns_of("rank_pairwise", names) == tuple(n for n in names if n != "trans_f")

@@ -95,12 +95,12 @@ def test_report_shows_what_there_is(tmp_path):
     text = report.write_report(tmp_path).read_text()
     assert report.results_table(METRICS) in text and "](figures/" not in text
     (tmp_path / "figures").mkdir()
-    (tmp_path / "figures" / "scores.png").write_bytes(b"")
+    (tmp_path / "figures" / "08_scores.png").write_bytes(b"")
     write_json(tmp_path / "tables" / "study_notes.json", ["tile:xla: a note"])
     choice = {"collection": "tile:xla", "model": "byte_count", "reason": "why", "score": None}
     write_json(tmp_path / "tables" / "submission_models.json", [choice])
     text = report.write_report(tmp_path).read_text()
-    assert "(figures/scores.png)" in text and "- tile:xla: a note" in text
+    assert "(figures/08_scores.png)" in text and "- tile:xla: a note" in text
     assert "| tile:xla | `byte_count` | why |  |" in text
     levels = [len(line.split()[0]) for line in text.splitlines() if line.startswith("#")]
     assert levels == [1, 2, 2, 2]

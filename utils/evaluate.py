@@ -203,6 +203,44 @@ def update_metrics(
     return merged
 
 
+def paired_differences(
+    scores: pl.DataFrame, files: Iterable[GraphFile], base: str = "rank_pairwise"
+) -> pl.DataFrame:
+    """How much better each other model is than `base` on the same graphs.
+
+    Per collection and model: difference (mean over families of the mean over their graphs; tile
+    score for tile, tau else), error (its standard error over families, null for one), families.
+    Graphs are compared after averaging over seeds and fold assignments that both models have.
+    """
+    family = {(f.collection, f.split, f.name): f.family or f.name for f in files}
+    graph = ["collection", "split", "name"]
+    once = ["protocol", "fold_assignment", "seed"]
+    table = scores.filter("rankable").select(
+        *graph, *once, "model", pl.coalesce("tile_score", "tau").alias("score")
+    )
+    both = table.filter(pl.col("model") != base).join(
+        table.filter(pl.col("model") == base), on=[*graph, *once], suffix="_base", nulls_equal=True
+    )
+    keys = both.select(graph).rows()
+    return (
+        both.with_columns(
+            (pl.col("score") - pl.col("score_base")).alias("difference"),
+            pl.Series("family", [family.get(key, key[2]) for key in keys], pl.String),
+        )
+        .group_by("collection", "model", "family", *graph[1:])
+        .agg(pl.col("difference").mean())
+        .group_by("collection", "model", "family")
+        .agg(pl.col("difference").mean())
+        .group_by("collection", "model")
+        .agg(
+            pl.col("difference").mean(),
+            (pl.col("difference").std() / pl.len().sqrt()).alias("error"),
+            pl.len().alias("families"),
+        )
+        .sort("collection", "model")
+    )
+
+
 def why_low(
     scores: pl.DataFrame, graphs: pl.DataFrame, worst: int = 10, trained: frozenset = frozenset()
 ) -> pl.DataFrame:

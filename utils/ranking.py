@@ -66,7 +66,7 @@ RANK_PARAMETERS = {
 }
 RANK_TREES = 200
 HIST_PARAMETERS = {
-    "max_iter": 200,
+    "max_iter": 100,
     "learning_rate": 0.1,
     "max_leaf_nodes": 31,
     "max_features": 0.5,
@@ -134,19 +134,25 @@ def fit(
     features: float32 [rows, columns] with `names` of its columns; target: float64 [rows], larger
     = slower; graph: int [rows], which graph a row belongs to, in any order. The same rows in
     another order give the same model up to sampling; the same seed and order, exactly the same.
-    Raises DataError when there is nothing to learn from, ValueError for an unknown model.
+    Columns that are constant are left out. Raises DataError when there is nothing to learn from,
+    ValueError for an unknown model.
     """
     if model.partition("/")[0] not in TRAINED:
         raise ValueError(f"no trained model '{model}'; there are {', '.join(TRAINED)}")
     if not len(features) == len(target) == len(graph):
         raise ValueError("features, target and graph must have one row a configuration each")
     columns = columns_of(model, names)
-    if not len(features) or not columns:
-        raise DataError(f"{model}: no rows or no feature columns to train on")
+    if not len(features):
+        raise DataError(f"{model}: no rows to train on")
     if not np.isfinite(target).all():
         raise DataError(f"{model}: training rows without a runtime")
+    whole = _select(features, names, columns)
+    varies = np.fmin.reduce(whole) < np.fmax.reduce(whole)  # fmin, fmax: missing values aside
+    columns = tuple(name for name, keep in zip(columns, varies) if keep)
+    if not columns:
+        raise DataError(f"{model}: no feature column that varies to train on")
     order = np.argsort(graph, kind="stable")  # XGBoost wants the rows of a query side by side
-    features = _select(features, names, columns)[order]
+    features = whole[:, varies][order]
     label = within_graph_target(model, target, graph)[order]
     if model.startswith("rank_pairwise"):
         data = xgboost.QuantileDMatrix(

@@ -20,20 +20,25 @@ PROTOCOLS = {
 START, END = "<!-- results -->", "<!-- /results -->"
 
 
+LEGEND = (
+    "Layout: Kendall's tau. Tile: 1 - slowdown of the best of five. Mean over graphs, then over "
+    "seeds and fold assignments (± their standard deviation). The noise ceiling is what a "
+    "noise-free oracle would score against the measured runtimes. Bold: the best."
+)
+
+
 def results_table(metrics: list[dict], protocols: tuple[str, ...] = ("valid", "family_cv")) -> str:
     """Markdown: for each protocol a table of models by collections.
 
     A cell is the mean over seeds (and fold assignments) of the mean over graphs, with the
     standard deviation over seeds and assignments where there are several: Kendall's tau for
-    layout, the competition's 1 - slowdown for tile. The best model of a column is bold.
+    layout, the competition's 1 - slowdown for tile. The best model of a column is bold. The
+    legend is left out under a table of the test split alone, which stands below another.
     """
     parts = [_protocol_table(metrics, p) for p in protocols if _models(metrics, p)]
-    legend = (
-        "Layout: Kendall's tau. Tile: 1 - slowdown of the best of five. Mean over graphs, then "
-        "over seeds and fold assignments (± their standard deviation). The noise ceiling is what "
-        "a noise-free oracle would score against the measured runtimes. Bold: the best."
-    )
-    return "\n\n".join([*parts, legend]) if parts else "Nothing was scored."
+    if not parts:
+        return "Nothing was scored."
+    return "\n\n".join(parts if protocols == ("test",) else [*parts, LEGEND])
 
 
 def _protocol_table(metrics: list[dict], protocol: str) -> str:
@@ -52,7 +57,8 @@ def _protocol_table(metrics: list[dict], protocol: str) -> str:
         name: max((round(m, 3) for key, (m, _) in column.items() if key != "ceiling"), default=None)
         for name, column in columns.items()
     }
-    for model in [*_models(metrics, protocol), "ceiling"]:
+    known = any("ceiling" in column for column in columns.values())
+    for model in [*_models(metrics, protocol), *(["ceiling"] if known else [])]:
         texts = []
         for name, column in columns.items():
             mean, deviation = column.get(model, (None, None))
@@ -187,7 +193,7 @@ def update_readme(readme: Path, metrics: list[dict]) -> None:
         temporary.write_text(body, encoding="utf-8")
 
 
-def write_report(out: Path, figures: tuple[str, str] = ("scores", "graphs_and_ceiling")) -> Path:
+def write_report(out: Path, figures: tuple[str, str] = ("08_scores", "08_graphs")) -> Path:
     """Write out/report.md from what the run left in `out`; what isn't there is left out.
 
     Reads metrics.json, figures/, tables/study_notes.json and tables/submission_models.json.

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
 from utils import metrics
-from utils.dataset import DataError, GraphFile
+from utils.ceiling import noise_ceiling
+from utils.dataset import DataError, GraphFile, read_graph
 from utils.evaluate import expand, file_rows, prediction_files
 from utils.files import atomic_path
 from utils.notebook import Run
@@ -131,3 +133,23 @@ def read_solution(data: Path, files: list[GraphFile]) -> dict[str, np.ndarray]:
                 target = target / solution[f"{file.id}/normalizer"]
             targets[file.id] = target
     return targets
+
+
+def solution_ceilings(run: Run) -> pl.DataFrame:
+    """Noise ceilings of the test graphs: collection, split, name, ceiling.
+
+    The solution holds the repeated measurements as ``<ID>/rounds``, int64 [rows, rounds]; a graph
+    without them has no known ceiling (null). No rows without a solution.
+    """
+    keys = {"collection": pl.String, "split": pl.String, "name": pl.String}
+    path, rows = Path(run.data) / "solution.npz", []
+    if path.exists():
+        with np.load(path, allow_pickle=False) as solution:
+            for file in (f for f in run.files if f.split == "test"):
+                ceiling = None
+                if f"{file.id}/rounds" in solution:
+                    rounds, runtime = solution[f"{file.id}/rounds"], solution[file.id]
+                    graph = replace(read_graph(file), runtime=runtime, rounds=rounds)
+                    ceiling = noise_ceiling(graph)
+                rows.append((file.collection, file.split, file.name, ceiling))
+    return pl.DataFrame(rows, keys | {"ceiling": pl.Float64}, orient="row")
