@@ -141,7 +141,7 @@ def collect_layout(collection: str, program: tuple, options: argparse.Namespace)
         run[i] = call or run[i]  # a repeat is an executable of its own
     if not run:
         raise ProgramError(f"{name}: no configuration compiled")
-    blocks, rounds = timing.measure(run, rng, options.seconds)
+    blocks, rounds = timing.measure(run, rng, options.seconds, options.enough_tau)
     arrays = module_graph(module, name) | {
         "node_config_ids": nodes,
         "node_config_feat": np.stack([columns(row) for row in rows]).astype(np.float32),
@@ -169,6 +169,8 @@ def collect_tile(collection: str, program: tuple, options: argparse.Namespace) -
     jaxprs.check_result(name, function, args)
     count = min(options.configs, TILE_CONFIGS)
     tried = tiles.tile_configs(tiling, args, count, rng, untiled=False)
+    if len(tried) < 2:
+        raise ProgramError(f"{name}: too small to be cut into tiles")
     tried = np.concatenate([tried, tried[rng.permutation(len(tried))[:TWICE]]])
     device = tuple(map(jax.device_put, args))
     functions = [function, *(tiles.blocked(function, tiling, t) for t in tried)]
@@ -177,7 +179,7 @@ def collect_tile(collection: str, program: tuple, options: argparse.Namespace) -
     if not good or not untiled:
         raise ProgramError(f"{name}: the compiler refuses it")
     run = [compiled[i] for i in good]
-    blocks, rounds = timing.measure([untiled, *run], rng, options.seconds)
+    blocks, rounds = timing.measure([untiled, *run], rng, options.seconds, options.enough_tau)
     normalizer, runtime = np.split(timing.robust_runtime(blocks), [1])
     arrays = module_graph(jaxprs.hlo_module(function, args), name)
     del arrays["node_splits"]
@@ -224,6 +226,7 @@ def main(argv: list[str] | None = None) -> int:
             failed[name] = None
             continue
         record.write(options.out, collection, split, name, arrays, options)
+        jax.clear_caches()  # hundreds of executables a graph
     if failed:
         print(f"{len(failed)} not collected: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
@@ -243,6 +246,10 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--resume", action="store_true", help="skip graphs that are finished")
     parser.add_argument("--only", default="*", help="names to measure, such as 'attention.*'")
     parser.add_argument("--seconds", type=float, default=12, help="timing of a graph at most (12)")
+    parser.add_argument(
+        "--enough-tau", type=float, default=timing.REPEATABLE,
+        help="stop timing a graph when two halves of its rounds agree this well (0.9)",
+    )  # fmt: skip
     parser.add_argument("--jobs", type=int, default=2, help="threads that compile (2)")
     parser.add_argument(
         "--quick-compile", action="store_true", help="compile with XLA's older, faster emitters"

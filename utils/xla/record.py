@@ -103,7 +103,7 @@ def _settings(options: argparse.Namespace) -> dict:
         "configurations": options.configs,
         "seconds_a_graph": options.seconds,
         "min_tau": options.min_tau,
-        "enough_tau": timing.REPEATABLE,
+        "enough_tau": options.enough_tau,
         "blocks": timing.BLOCKS,
         "trim": timing.TRIM,
         "threads": 1,

@@ -76,12 +76,13 @@ def measure(
     calls: Sequence[Callable[[], object]],
     rng: np.random.Generator,
     seconds: float,
+    enough: float = REPEATABLE,
     rounds: int = 400,
 ) -> tuple[np.ndarray, int]:
     """Time all calls in interleaved random order, round after round, so that drift hits all.
 
-    Stops when two halves of the rounds rank alike (REPEATABLE) or after about ``seconds`` or
-    ``rounds``. Returns the blocks int64 [c, 8] (ns) and the number of rounds, a multiple of 8.
+    Stops when two halves of the rounds agree at Kendall's tau ``enough``, or after about
+    ``seconds`` or ``rounds``. Returns the blocks int64 [c, 8] (ns) and the number of rounds, a multiple of 8.
     """
     cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
     visits = np.empty((len(calls), 0), dtype=np.int64)
@@ -101,7 +102,7 @@ def measure(
             blocks = block_runtimes(visits)
             if done >= rounds or spent * (1 + BLOCKS / done) > seconds:
                 break
-            if len(calls) > 2 and done >= 3 * BLOCKS and repeatability(blocks) >= REPEATABLE:
+            if len(calls) > 2 and done >= 3 * BLOCKS and repeatability(blocks) >= enough:
                 break
     finally:
         if cores:
