@@ -20,6 +20,7 @@ from utils.notebook_files import KERNEL
 
 PAUSE = 0.3  # seconds between two looks at the kernel
 PATIENCE = 20.0  # seconds after the kernel's end in which papermill must notice it
+PAPERMILL = "import json, sys, papermill; papermill.execute_notebook(**json.loads(sys.argv[1]))"
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -52,10 +53,18 @@ def run_notebook(
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)
-    # Papermill writes both paths into the notebook: relative ones say nothing about the machine.
-    words = [_below(source, root), _below(target, root), "--cwd", ".", "--kernel", KERNEL]
-    command = [sys.executable, "-m", "papermill", *words, "--no-progress-bar"]
-    command += ["--parameters_yaml", json.dumps(parameters)]  # JSON is YAML
+    call = {
+        # Papermill writes both paths into the notebook: relative ones name no machine's folders.
+        "input_path": _below(source, root),
+        "output_path": _below(target, root),
+        "parameters": parameters,
+        "kernel_name": KERNEL,
+        "progress_bar": False,
+        # The usual limits (60 s and 4 s) end runs on a busy machine; a dead kernel is seen anyway.
+        "start_timeout": 600,
+        "iopub_timeout": 120,
+    }
+    command = [sys.executable, "-c", PAPERMILL, json.dumps(call)]
     start = time.monotonic()
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
