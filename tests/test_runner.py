@@ -83,17 +83,17 @@ def test_a_run_passes_parameters_and_leaves_notebooks_and_a_manifest(root, capsy
 
 def test_options_choose_notebooks_and_the_manifest_keeps_the_others(root, pretend):
     for name in ("01_eda", "02_next", "07_gnn"):
-        write_notebook(root / f"notebooks/{name}.ipynb", parameters=PARAMETERS + "JOBS = 0\n")
+        write_notebook(root / f"notebooks/{name}.ipynb", parameters=PARAMETERS + "THREADS = 0\n")
     assert runner.main(["--with", "gnn", "--jobs", "2", "--only", "7"], root) == 0
     assert runner.main(["--from", "02", "--data", str(root / "data")], root) == 0
     assert pretend == [
-        "07_gnn {'OUT_DIR': 'outputs/sample', 'JOBS': 2}",
+        "07_gnn {'OUT_DIR': 'outputs/sample', 'THREADS': 2}",
         "02_next {'OUT_DIR': 'outputs/run', 'DATA_DIR': 'data'}",
     ]
     assert runner.main([], root) == 0
     manifest = json.loads((root / "outputs/sample/manifest.json").read_text())
     assert [e["notebook"] for e in manifest["notebooks"]] == ["01_eda", "02_next", "07_gnn"]
-    assert manifest["notebooks"][2]["parameters"]["JOBS"] == 2
+    assert manifest["notebooks"][2]["parameters"]["THREADS"] == 2
 
 
 def test_an_interrupt_names_the_command_that_goes_on(root, monkeypatch, capsys):

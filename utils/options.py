@@ -30,7 +30,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
     add("--from", dest="first", metavar="NN", type=_number, help="start at this notebook and use "
         "what the ones before it wrote earlier")
     add("--only", metavar="NN", type=_number, help="run just this notebook")
-    add("--jobs", metavar="N", type=_positive, help="threads to use (default: all)")
+    add("--jobs", metavar="N", type=_positive,
+        help="threads to use (default: all that there are, two for training)")
     add("--with", dest="extras", metavar="X,Y", type=_extras, default=(),
         help=f"also run and install extras: {', '.join(EXTRAS)}")
     add("--full", action="store_true", help="the whole study: every seed, fold assignment and "

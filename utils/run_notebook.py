@@ -19,7 +19,7 @@ import psutil
 from utils.notebook_files import KERNEL
 
 PAUSE = 0.3  # seconds between two looks at the kernel
-PATIENCE = 20.0  # seconds after the kernel's end in which papermill must notice it
+PATIENCE = 120.0  # seconds after the kernel's end in which papermill must end too
 PAPERMILL = "import json, sys, papermill; papermill.execute_notebook(**json.loads(sys.argv[1]))"
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -178,8 +178,8 @@ def _death(target: Path, peak: float) -> str:
     memory = psutil.virtual_memory().total / 2**20
     started = [c for c in _code_cells(target) if c.metadata.get("papermill", {}).get("start_time")]
     return (
-        "The kernel died: most likely the system ended it because memory ran out "
-        f"(its peak was {peak:,.0f} MB of the machine's {memory:,.0f} MB).\n"
+        "The kernel died. The usual reason is that memory ran out and the system ended it "
+        f"(its peak was {peak:,.0f} MB, the machine has {memory:,.0f} MB).\n"
         "Fewer configurations or collections at a time need less."
         + (f"\n\n{_quote(started[-1])}" if started else "")
     )

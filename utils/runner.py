@@ -22,7 +22,7 @@ OPTION_OF = {
     "OUT_DIR": "--out",
     "COLLECTIONS": "--collections",
     "FULL": "--full",
-    "JOBS": "--jobs",
+    "THREADS": "--jobs",
 }
 
 
@@ -75,14 +75,14 @@ def make_plan(chosen: Namespace, root: Path) -> Plan:
     common |= {"DATA_DIR": data} if data else {}
     common |= {"COLLECTIONS": chosen.collections} if chosen.collections else {}
     common |= {"FULL": True} if chosen.full else {}
-    common |= {"JOBS": chosen.jobs} if chosen.jobs else {}
+    common |= {"THREADS": chosen.jobs} if chosen.jobs else {}
     for notebook in to_run:
         own = {name: value for name, value in common.items() if name in notebook.defaults}
         values[notebook.name] = own | values[notebook.name]
     record = {
         "data": {"folder": _public(os.path.relpath(folder, root)), "collections": hashes},
         "full": chosen.full,
-        "threads": chosen.jobs or manifest.cpu_count(),
+        "jobs": chosen.jobs,  # null: as many threads as there are processors
         "packages": manifest.package_versions(root),
         "git": manifest.git_state(root),
         "machine": manifest.machine(),
