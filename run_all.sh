@@ -26,7 +26,7 @@ install() { # install FILE: pip runs only when a requirements file changed since
   if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
     echo "Installing $1 into .venv" >&2
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r "$root/$1"
-    echo "$wanted" >"$stamp"
+    { echo "$wanted" >"$stamp"; } 2>/dev/null || true # in a read-only folder pip looks every time
   fi
 }
 
