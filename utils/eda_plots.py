@@ -29,6 +29,13 @@ def _pandas(table: pl.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(table.to_dict(as_series=False))
 
 
+def _scale(axis, values: pl.Series, unit: str = "") -> None:
+    """Logarithmic if the values span a decade, else linear: a log axis labels decades only."""
+    if values.max() >= 10 * values.min() > 0:
+        getattr(axis.axes, f"set_{axis.axis_name}scale")("log")
+    axis.set_major_formatter(lambda value, _: f"{value:,.4g}{unit}")
+
+
 def _nothing(text: str) -> plt.Figure:
     """A figure that says why there is nothing to see."""
     figure, axes = plt.subplots(figsize=(9, 1.2))
@@ -43,8 +50,9 @@ def plot_sizes(graphs: pl.DataFrame) -> plt.Figure:
     sns.scatterplot(
         _pandas(graphs), x="nodes", y="configs", hue="collection", style="split",
         hue_order=_present(graphs), palette=COLLECTION_COLOURS, alpha=0.8, ax=axes)
-    axes.set(xscale="log", yscale="log", xlabel="nodes of the graph",
-             ylabel="configurations in the file")
+    axes.set(xlabel="nodes of the graph", ylabel="configurations in the file")
+    _scale(axes.xaxis, graphs["nodes"])
+    _scale(axes.yaxis, graphs["configs"])
     low, high = graphs["nodes"].min(), graphs["nodes"].max()
     axes.set_title(f"{len(graphs):,} graphs of {low:,} to {high:,} nodes, "
                    f"{graphs['configs'].sum():,} configurations")
@@ -72,10 +80,9 @@ def plot_spread(graphs: pl.DataFrame) -> plt.Figure:
     if table.is_empty():
         return _nothing("No labelled graph, so no runtime to look at.")
     figure, axes = _strip(table, "spread", "slowest / fastest configuration")
-    axes.set(xscale="log")
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}x")
-    axes.set_title(f"In half of the graphs the slowest configuration takes at least "
-                   f"{table['spread'].median():.2f} times the fastest")
+    _scale(axes.xaxis, table["spread"], "x")
+    axes.set_title("In half of the graphs the slowest takes "
+                   f"{table['spread'].median():.2f} times as long as the fastest or more")
     return figure
 
 
@@ -84,16 +91,16 @@ def plot_curves(curves: pl.DataFrame) -> plt.Figure:
     if curves.is_empty():
         return _nothing("No labelled graph, so no runtime to look at.")
     names = _present(curves)
-    figure, panels = plt.subplots(1, len(names), figsize=(max(4.5, 2.2 * len(names)), 3.2),
+    figure, panels = plt.subplots(1, len(names), figsize=(9, 3.2),
                                   sharey=True, squeeze=False)
     for axes, name in zip(panels[0], names):
         for _, one in curves.filter(pl.col("collection") == name).group_by("split", "name"):
             axes.plot(one["quantile"], one["slowdown"], color=COLLECTION_COLOURS[name], lw=0.8,
                       alpha=0.5)
-        axes.set(yscale="log", xlabel="share of configurations")
+        axes.set(xlabel="share of configurations")
         axes.set_title(name, fontsize=9)
+        _scale(axes.yaxis, curves["slowdown"], "x")
     panels[0, 0].set_ylabel("runtime / fastest")
-    panels[0, 0].yaxis.set_major_formatter(lambda value, _: f"{value:g}x")
     middle = curves.filter(pl.col("quantile") == 0.5)["slowdown"].median()
     figure.suptitle(f"A configuration taken blindly is {middle:.2f} times as slow as the fastest "
                     "(median of all graphs)", x=0.01, ha="left", fontweight="bold", fontsize=11)
@@ -107,7 +114,7 @@ def plot_repeats(graphs: pl.DataFrame) -> plt.Figure:
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     most = table.sort("repeated", "collection", "name").row(-1, named=True)
     axes.set_title(f"{1 - table['distinct'].sum() / table['configs'].sum():.0%} of all rows repeat "
-                   f"a configuration; {most['name']} has most, {most['repeated']:.0%}")
+                   f"a configuration, at most {most['repeated']:.0%} in one file")
     return figure
 
 
@@ -153,7 +160,7 @@ def plot_layouts(counts: pl.DataFrame) -> plt.Figure:
     names = _present(table)
     if not names:
         return _nothing("No layout collection here.")
-    figure, panels = plt.subplots(1, len(names), figsize=(max(4.5, 2.3 * len(names)), 3.2),
+    figure, panels = plt.subplots(1, len(names), figsize=(9, 3.2),
                                   sharey=True, squeeze=False)
     for axes, name in zip(panels[0], names):
         own = table.filter(pl.col("collection") == name)
@@ -188,8 +195,10 @@ def plot_rows(counts: pl.DataFrame) -> plt.Figure:
     sns.ecdfplot(
         _pandas(table), x="value", weights="count", hue="collection", hue_order=_present(table),
         palette=COLLECTION_COLOURS, ax=axes)
-    axes.set(xscale="log", xlabel="different rows (layouts of all three slots) of a node",
+    axes.set(xlabel="different rows (layouts of all three slots) of a node",
              ylabel="share of configurable nodes")
+    _scale(axes.xaxis, table["value"])
+    sns.move_legend(axes, "upper left", bbox_to_anchor=(1, 1))
     total = table.group_by("value").agg(pl.col("count").sum()).sort("value")
     middle = total.filter(pl.col("count").cum_sum() >= total["count"].sum() / 2)["value"][0]
     axes.set_title(f"Half of the configurable nodes take at most {middle} different rows, "
@@ -201,7 +210,7 @@ def plot_tiles(run: Run, most: int = 6) -> plt.Figure:
     """Volume of the output tile against the slowdown, for the first labelled tile kernels."""
     column = TILE_COLUMNS.index("output_bounds_product")
     figure, axes = plt.subplots()
-    shown, correlation = 0, []
+    shown, correlation, volumes, slowdowns = 0, [], [], []
     for file in run.files:
         graph = read_graph(file) if file.tile and file.split != "test" and shown < most else None
         if graph is None or not graph.labelled or len(np.unique(graph.config_feat[:, column])) < 3:
@@ -210,13 +219,15 @@ def plot_tiles(run: Run, most: int = 6) -> plt.Figure:
         axes.scatter(volume, slowdown, s=14, alpha=0.7, color=PALETTE[shown], label=file.name)
         ranks = [values.argsort().argsort() for values in (volume, slowdown)]
         correlation.append(np.corrcoef(*ranks)[0, 1])
+        volumes.append(volume)
+        slowdowns.append(slowdown)
         shown += 1
     if not shown:
         plt.close(figure)
         return _nothing("No labelled tile kernel with three different tiles here.")
-    axes.set(xscale="log", yscale="log", xlabel="elements of the output tile",
-             ylabel="normalized runtime / fastest")
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}x")
+    axes.set(xlabel="elements of the output tile", ylabel="normalized runtime / fastest")
+    _scale(axes.xaxis, pl.Series(np.concatenate(volumes)))
+    _scale(axes.yaxis, pl.Series(np.concatenate(slowdowns)), "x")
     middle = np.median(correlation)
     axes.set_title(f"{'Larger' if middle < 0 else 'Smaller'} tiles tend to be faster: median rank "
                    f"correlation of volume and runtime {middle:+.2f}")
@@ -241,6 +252,10 @@ def draw_graph(graph: Graph) -> plt.Figure:
     for level, nodes in enumerate(nx.topological_generations(directed)):
         for node in nodes:
             directed.nodes[node]["level"] = level
+    for node, data in directed.nodes.items():  # parameters and constants: just before their users
+        users = [directed.nodes[user]["level"] for user in directed.successors(node)]
+        if users and directed.in_degree(node) == 0:
+            data["level"] = min(users) - 1
     place = nx.multipartite_layout(directed, subset_key="level")
     settable = set([] if graph.config_nodes is None else graph.config_nodes.tolist())
     names = [opcode_name(code) for code in graph.opcode]
@@ -248,12 +263,17 @@ def draw_graph(graph: Graph) -> plt.Figure:
     colour = [PALETTE[1] if n in settable else "#e0e0e0" if n in source else PALETTE[9]
               for n in directed]
     figure, axes = plt.subplots(figsize=(9, 5))
-    nx.draw_networkx_edges(directed, place, ax=axes, edge_color="#aaaaaa", arrowsize=8)
-    nx.draw_networkx_nodes(directed, place, ax=axes, node_color=colour, node_size=160)
-    if len(names) <= 80:
-        above = {node: (x, y + 0.03) for node, (x, y) in place.items()}
-        nx.draw_networkx_labels(directed, above, dict(enumerate(names)), font_size=7, ax=axes,
-                                verticalalignment="bottom")
+    small = len(names) <= 80
+    look = {"arrowsize": 8} if small else {"arrows": False, "width": 0.5}  # arrows are slow
+    nx.draw_networkx_edges(directed, place, ax=axes, edge_color="#aaaaaa", **look)
+    size = 160 if small else 20
+    nx.draw_networkx_nodes(directed, place, ax=axes, node_color=colour, node_size=size)
+    if small:
+        labels = nx.draw_networkx_labels(
+            directed, place, dict(enumerate(names)), font_size=7, ax=axes, clip_on=False,
+            verticalalignment="bottom", horizontalalignment="left")
+        for label in labels.values():
+            label.set(rotation=40, rotation_mode="anchor")
     axes.axis("off")
     axes.set_title(f"{graph.file.name}: {len(names):,} nodes, {len(settable):,} of them "
                    "configurable (orange)")
