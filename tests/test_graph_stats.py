@@ -13,7 +13,13 @@ from utils.graph_stats import evenness, graph_statistics, node_statistics, top_s
 from utils.notebook import open_run, table_path
 from utils.opcode_groups import GROUPS, OPCODE_GROUPS, opcode_group
 from utils.schema import NODE_COLUMN, NODE_FEATURES, OPCODE_ID, OPCODES
-from utils.stat_tables import KEYS, spread_correlation, write_statistics
+from utils.stat_tables import (
+    KEYS,
+    correlation_grid,
+    level_profile,
+    spread_correlation,
+    write_statistics,
+)
 from utils.structure import find_levels, heaviest_path_from, heaviest_path_to, hops, to_networkx
 from utils.synthetic import write_data
 
@@ -97,6 +103,9 @@ def test_node_table_of_six_nodes_by_hand():
     }
     for name, values in columns.items():
         assert table[name].to_list() == values, name
+    profile = level_profile(table)
+    assert profile["nodes"].to_list() == [2, 1, 2, 1]
+    assert profile["traffic"].to_list() == profile["critical"].to_list() == [0, 316, 640, 480]
     assert table["flops_share"].sum() == pytest.approx(1)
     assert table["pagerank"].mean() == pytest.approx(1)
 
@@ -179,18 +188,23 @@ def test_spread_correlation_finds_the_planted_statistic():
     keys["name"] = [f"g{i}" for i in range(n)]
     spread = rng.random(n) + 1
     noise = {f"noise{i}": rng.random(n) for i in range(20)}
-    stats = pl.DataFrame(keys | {"same": np.ones(n), "planted": -(spread**3)} | noise)
+    planted = {"planted": -(spread**3), "twin": spread}
+    stats = pl.DataFrame(keys | {"same": np.ones(n)} | planted | noise)
     graphs = pl.DataFrame(keys | {"spread": spread}).with_columns(
         spread=pl.when(pl.col("name") == "g0").then(None).otherwise(pl.col("spread"))
     )
     table = spread_correlation(stats, graphs)
     rho = dict(zip(table["statistic"], table["rho"]))
-    assert rho.pop("planted") == pytest.approx(-1)
+    assert (rho.pop("planted"), rho.pop("twin")) == (pytest.approx(-1), pytest.approx(1))
     assert "same" not in rho and set(table["graphs"]) == {29}
     threshold = table["threshold"][0]
     assert 0.45 < threshold < 0.75  # far above the .37 that one statistic alone would need
     assert sum(abs(r) > threshold for r in rho.values()) <= 1
-    assert spread_correlation(stats.head(3), graphs).is_empty()
+    empty = spread_correlation(stats.head(3), graphs)
+    assert empty.is_empty() and correlation_grid(empty, 5)[0].empty
+    values, text = correlation_grid(table, at_most=3)
+    assert values.shape == (3, 1) and values.index[0] == "planted" and "twin" not in values.index
+    assert text.loc["planted", "tile:xla"] == "-1.00 *" and "*" not in text.iloc[2, 0]
 
 
 def test_tables_are_written_and_reused(tmp_path):

@@ -14,6 +14,8 @@ from utils.message_passing import (
     block_names,
     column_names,
     fit_reducer,
+    group_shares,
+    listens_to,
     load_reducer,
     mean_matrices,
     node_inputs,
@@ -28,6 +30,7 @@ from utils.synthetic import write_data
 from utils.vector_tables import (
     get_reducer,
     main_neighbour,
+    nearest_alike,
     neighbour_probe,
     pool,
     sample_nodes,
@@ -219,6 +222,12 @@ def test_probe_finds_what_only_the_vectors_know():
     assert accuracy["node vectors"] > 0.98
 
 
+def test_nearest_points_of_the_same_group():
+    points = np.array([[0.0, 0], [0, 1], [5, 0], [5, 1.5], [5, 3.5]])
+    share, chance = nearest_alike(points, np.array([0, 0, 1, 1, 0]))
+    assert (share, chance) == (0.8, pytest.approx(0.36 + 0.16))
+
+
 def test_main_neighbour_and_spread_of_files(data):
     graph = SimpleNamespace(
         opcode=np.array([63, 34, 96, 96], np.uint8),  # parameter, dot, tanh, tanh
@@ -231,6 +240,17 @@ def test_main_neighbour_and_spread_of_files(data):
     chosen = spread_files(index(data), 5, seed=0)
     assert len({f.collection for f in chosen}) == 5
     assert spread_files(index(data), 10**6, seed=0) == index(data)
+
+
+def test_what_a_node_hears_and_a_column_listens_to(data):
+    file = index(data, ["layout:nlp:random"])[0]
+    graph = read_structure(file)
+    heard = group_shares(graph, int(graph.config_nodes[0]))
+    assert heard.index.tolist() == ["self", "P", "C", "PP", "PC", "CP", "CC"]
+    assert heard.loc["self"].to_dict() == {g: float(g == "contraction") for g in GROUPS}
+    assert heard.loc["P", "source"] == 1 and heard.loc["C", "elementwise"] == 1
+    reducer = fit_reducer([file], columns=5)
+    np.testing.assert_allclose(listens_to(reducer).sum(1), 100 * reducer.explained, rtol=1e-6)
 
 
 def test_sampled_nodes_match_their_graph(data, tmp_path):

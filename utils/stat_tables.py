@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
+import pandas as pd
 import polars as pl
 from scipy.stats import rankdata
 
@@ -98,6 +99,25 @@ def spread_correlation(
         )
     schema = {"collection": str, "statistic": str, "rho": float, "graphs": int, "threshold": float}
     return pl.concat(parts) if parts else pl.DataFrame(schema=schema)
+
+
+def correlation_grid(table: pl.DataFrame, at_most: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The statistics with the largest mean |rho| as a grid, one column a collection.
+
+    The second grid holds the same values as text, those beyond their threshold with a star. Only
+    statistics that vary in the most collections are taken. Both are empty for an empty table.
+    """
+    order = table.group_by("statistic").agg(n=pl.len(), size=pl.col("rho").abs().mean())
+    order = order.filter(pl.col("n") == pl.col("n").max())
+    order = order.sort(["size", "statistic"], descending=[True, False])["statistic"]
+    rows, columns = order.head(at_most).to_list(), table["collection"].unique(maintain_order=True)
+    values = pd.DataFrame(index=rows, columns=columns.to_list(), dtype=float)
+    text = pd.DataFrame("", index=rows, columns=columns.to_list())
+    for row in table.filter(pl.col("statistic").is_in(rows)).iter_rows(named=True):
+        star = " *" if abs(row["rho"]) > row["threshold"] else ""
+        values.loc[row["statistic"], row["collection"]] = row["rho"]
+        text.loc[row["statistic"], row["collection"]] = f"{row['rho']:.2f}{star}"
+    return values, text
 
 
 def _unit_ranks(values: np.ndarray) -> np.ndarray:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 from sklearn.ensemble import RandomForestClassifier
+from sklearn.neighbors import NearestNeighbors
 
 from utils.coding import Graph
 from utils.dataset import GraphFile
@@ -142,6 +143,15 @@ def spread_files(files: Iterable[GraphFile], at_most: int, seed: int) -> list[Gr
         rank[i] = turn[files[i].collection] = turn.get(files[i].collection, -1) + 1
     kept = sorted(order, key=lambda i: (rank[i], files[i].id))[:at_most]
     return [files[i] for i in sorted(kept)]
+
+
+def nearest_alike(points: np.ndarray, group: np.ndarray) -> tuple[float, float]:
+    """Share of points [s, d] whose nearest other point is of their group, and what chance gives."""
+    if len(points) < 2:
+        return 0.0, 0.0
+    nearest = NearestNeighbors(n_neighbors=1).fit(points).kneighbors(return_distance=False)[:, 0]
+    p = np.bincount(group) / len(group)
+    return float((group[nearest] == group).mean()), float((p**2).sum())
 
 
 def neighbour_probe(
