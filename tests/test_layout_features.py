@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hand_graphs import FREE, ODD, PLAIN, dots, random_graph, renumbered
+from hand_graphs import FREE, ODD, PLAIN, dots, layout_graph, random_graph, renumbered
 from utils.coding import decode
 from utils.layout_features import layout_features, transductive
 from utils.layout_rows import byte_count
@@ -42,6 +42,11 @@ def test_values_by_hand():
     check("node_dot_nn_work", 1.0, 1.0, 0.0, 1.0)  # left contracting last, right free last
     check("node_dot_nt_work", 0.0, 0.0, 0.8, 0.0)  # the first dot's kernel contracting last
     check("node_dot_tn_work", 0.0, 0.0, 0.2, 0.0)  # the second dot's input free last
+    check("node_flat_bytes_kernel", 0, 0, 512 / TOTAL, 0)
+    check("node_deep_bytes", 0, 0, 0, 0)  # matrices only
+    check("node_set_bytes_elementwise", *[256 / TOTAL] * 3, 0)  # the tanh between the dots
+    check("node_set_bytes_given", *[768 / TOTAL] * 2, 512 / TOTAL, 0)
+    check("node_set_bytes_shared", 0, 0, 0, 0)
     check("node_contracting_minor_bytes_dot_kernel", 0, 0, 512 / TOTAL, 0)
     check("node_minor_kernel", *[(512 * 4 + 128) / TOTAL] * 2, (512 * 3 + 128) / TOTAL,
           (512 * 4 + 128) / TOTAL)  # log2 of 16 or 8, and of 2
@@ -56,6 +61,29 @@ def test_values_by_hand():
     check("cfg_output_minor_1", 1, 1 / 2, 0, 0)
     counts = np.array([0, 256, 768, 0]) / TOTAL
     check("node_rel_byte_count", *((counts - counts.mean()) / counts.std()))
+
+
+def test_tensors_of_more_than_two_dimensions_have_to_be_moved():
+    nodes = [
+        ("parameter", (2, 8, 16), (), {}),
+        ("exponential", (2, 8, 16), (0,), {}),
+        ("parameter", (2, 16, 4), (), {}),
+        ("dot", (2, 8, 4), (1, 2), {}),
+        ("negate", (2, 8, 16), (1,), {"root": True}),
+    ]
+    orders = ((2, 1, 0), (1, 2, 0), (2, 0, 1), (0, 1, 2), ())
+    features = layout_features(layout_graph(nodes, [{3: ((), order, ())} for order in orders]))
+    share = 1024 / (1024 + 512 + 256)
+    for name, expected in (
+        ("node_deep_bytes", [0, 1, 1, 1, 0]),
+        ("node_deep_inversions", [0, 1 / 3, 1 / 3, 1, 0]),
+        ("node_deep_minor_bytes", [0, 1, 0, 1, 0]),
+        ("node_deep_batch_bytes", [0, 0, 0, 1, 0]),
+        ("node_set_bytes_shared", [1, 1, 1, 1, 0]),  # the exponential has two users
+        ("node_odd_bytes_elementwise", [0, 1, 1, 1, 0]),
+        ("node_odd_bytes_given", [0] * 5),
+    ):
+        assert column(features, name) == pytest.approx(share * np.array(expected)), name
 
 
 def test_transductive_columns_by_hand():

@@ -41,7 +41,11 @@ RELATIVE = (
     "node_odd_bytes_convolution_kernel",
     "node_odd_bytes_reshape_output",
     "node_odd_bytes_reshape_input",
+    "node_deep_bytes",
+    "node_deep_inversions",
+    "node_deep_minor_bytes",
     "copy_bytes",
+    "copy_deep_bytes",
     "copy_count",
     "copy_minor_bytes",
 )

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from utils.layout_edges import KINDS, READERS, EdgeRows, Edges
+from utils.layout_edges import ELEMENTWISE, GIVEN, KINDS, READERS, EdgeRows, Edges
 from utils.layout_rows import SlotRows
-from utils.roles import CONTRACTING, FREE, ROLES
+from utils.roles import BATCH, CONTRACTING, FREE, ROLES
 from utils.schema import CONFIGURABLE, OPCODE_ID, SLOTS
 
 Columns = dict[str, np.ndarray]
@@ -60,16 +60,28 @@ def node_columns(graph, slots: SlotRows, flops: np.ndarray) -> Columns:
     add("node_odd_work", odd * work)
     add("node_odd_root", odd * np.sqrt(weight))
     add("node_inversions", slots.inversions * slots.is_set * weight)
+    # A product takes a transposed matrix as it is; tensors of more dimensions have to be moved.
+    deep = odd & ((slots.moved >= 0).sum(1) > 2)
+    minor_moves = slots.moved[:, 0] != slots.moved.max(1)
+    add("node_deep_bytes", deep * weight)
+    add("node_deep_count", deep / scale.nodes)
+    add("node_deep_inversions", slots.inversions * deep * weight)
+    add("node_deep_minor_bytes", (deep & minor_moves) * weight)
+    add("node_deep_batch_bytes", (deep & (slots.roles[:, 0] == BATCH)) * weight)
+    for name, where in _origins(graph, slots).items():
+        add(f"node_set_bytes_{name}", (slots.is_set & where) * weight)
+        add(f"node_set_count_{name}", (slots.is_set & where) / scale.nodes)
+        add(f"node_odd_bytes_{name}", (odd & where) * weight)
     for k, slot in enumerate(SLOTS):
         here = slots.slot == k
         add(f"node_set_{slot}", (here & slots.is_set) * weight)
+        add(f"node_flat_bytes_{slot}", (here & odd & ~deep) * weight)
+        add(f"node_deep_inversions_{slot}", slots.inversions * (here & deep) * weight)
         add(f"node_minor_{slot}", here * weight * np.log2(slots.sizes[:, 0]))
         add(f"node_second_{slot}", here * weight * np.log2(slots.sizes[:, 1]))
-        add(f"node_major_{slot}", here * weight * np.log2(slots.sizes[:, 2]))
         add(f"node_tile_padding_{slot}", here * weight * np.log2(slots.tile_padding))
         add(f"node_vector_padding_{slot}", here * weight * np.log2(slots.vector_padding))
         add(f"node_full_lanes_{slot}", here * weight * slots.full_lanes)
-        add(f"node_minor_work_{slot}", here * work * np.log2(slots.sizes[:, 0]))
         add(f"node_padding_work_{slot}", here * work * np.log2(slots.tile_padding))
     for operation in CONFIGURABLE:
         of_kind = (kind == OPCODE_ID[operation])[slots.node]
@@ -84,8 +96,25 @@ def node_columns(graph, slots: SlotRows, flops: np.ndarray) -> Columns:
             for role in ROLES_OF[operation][k]:
                 minor = here & (slots.roles[:, 0] == ROLES.index(role))
                 add(f"node_{role}_minor_bytes_{name}", minor * weight)
-                add(f"node_{role}_minor_work_{name}", minor * work)
     return rows | _joint_columns(graph, slots, flops / scale.flops, kind)
+
+
+def _origins(graph, slots: SlotRows) -> Columns:
+    """Where the tensors of operand slots come from, bool [S] each.
+
+    A set slot keeps the compiler from computing its tensor where it is used: a loss for a cheap
+    tensor, a gain for one that several users would compute again.
+    """
+    operand = (slots.slot > 0) & (slots.tensor >= 0)
+    code = graph.opcode[slots.tensor]
+    users = np.bincount(graph.edges[:, 1], minlength=len(graph.opcode))
+    fused = operand & ELEMENTWISE[code]
+    return {
+        "elementwise": fused,
+        "shared": fused & (users[slots.tensor] > 1),
+        "given": operand & GIVEN[code],
+        "moved": operand & ~fused & ~GIVEN[code] & ~np.isin(slots.tensor, graph.config_nodes),
+    }
 
 
 def _joint_columns(graph, slots: SlotRows, work: np.ndarray, kind: np.ndarray) -> Columns:
@@ -135,15 +164,17 @@ def copy_columns(edges: Edges, rows: EdgeRows, slots: SlotRows, flops: np.ndarra
     weight = rows.bytes / scale.bytes
     count = np.full(len(rows.edge), 1.0 / max(1, len(edges.node)))
     kind, slot = edges.kind[rows.edge], edges.slot[rows.edge]
+    odd = ~slots.is_default[rows.used]
+    deep = (slots.moved[rows.used] >= 0).sum(1) > 2
     columns: Columns = {
         "copy_bytes": rows.copied * weight,
         "copy_count": rows.copied * count,
         "copy_minor_bytes": rows.minor_differs * weight,
         "copy_handed_on_bytes": rows.handed_on * weight,
         "copy_handed_on_count": rows.handed_on * count,
-        "copy_agreed_odd_bytes": (slots.is_set[rows.used] & ~slots.is_default[rows.used])
-        * ~rows.copied
-        * weight,
+        "copy_agreed_odd_bytes": (odd & ~rows.copied) * weight,  # an unset slot is not odd
+        "copy_plain_bytes": (rows.copied & ~odd) * weight,
+        "copy_deep_bytes": (rows.copied & deep) * weight,
     }
     for i, name in enumerate(KINDS):
         for k in (1, 2):
