@@ -105,10 +105,14 @@ def correlation_grid(table: pl.DataFrame, at_most: int) -> tuple[pd.DataFrame, p
     """The statistics with the largest mean |rho| as a grid, one column a collection.
 
     The second grid holds the same values as text, those beyond their threshold with a star. Only
-    statistics that vary in the most collections are taken. Both are empty for an empty table.
+    statistics that vary in the most collections are taken, and of several that rank the graphs
+    alike only the first. Both are empty for an empty table.
     """
-    order = table.group_by("statistic").agg(n=pl.len(), size=pl.col("rho").abs().mean())
+    order = table.group_by("statistic", maintain_order=True).agg(
+        n=pl.len(), size=pl.col("rho").abs().mean(), alike=pl.col("rho").abs().round(6)
+    )
     order = order.filter(pl.col("n") == pl.col("n").max())
+    order = order.unique("alike", keep="first", maintain_order=True)
     order = order.sort(["size", "statistic"], descending=[True, False])["statistic"]
     rows, columns = order.head(at_most).to_list(), table["collection"].unique(maintain_order=True)
     values = pd.DataFrame(index=rows, columns=columns.to_list(), dtype=float)
