@@ -118,7 +118,7 @@ def _read_configs(file, archive, header) -> tuple[np.ndarray, np.ndarray, np.nda
             for j in range(nodes):
                 at = np.searchsorted(known[j], keys[j])
                 if len(known[j]):
-                    new = known[j][np.minimum(at, len(known[j]) - 1)] != keys[j]
+                    new = known[j].take(at, mode="clip") != keys[j]
                 else:
                     new = np.ones(len(at), bool)
                 if new.any():

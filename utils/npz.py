@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.lib import format as npy
 
+PIECE_BYTES = 1 << 18
 DEFLATE_LIMIT = 1100  # deflate can't shrink more than 1032 times: a header that says so lies
 
 # All that a damaged file can raise on the way through zipfile, zlib and numpy.
@@ -120,8 +121,12 @@ def read_blocks(
         step = max(1, block_bytes // max(row, 1))
         for start in range(0, shape[0], step):
             rows = min(step, shape[0] - start)
-            data = stream.read(rows * row)
-            if len(data) != rows * row:
-                raise EOFError(f"{key} ends early")
+            data = bytearray(rows * row)
+            view, filled = memoryview(data), 0
+            while filled < len(data):  # in pieces: one large read copies what it has many times
+                got = stream.readinto(view[filled : filled + PIECE_BYTES])
+                if not got:
+                    raise EOFError(f"{key} ends early")
+                filled += got
             yield start, np.frombuffer(data, header.dtype).reshape(rows, *shape[1:])
         stream.read(1)  # reaching the end makes zipfile compare the checksum
