@@ -222,10 +222,13 @@ def test_probe_finds_what_only_the_vectors_know():
     assert accuracy["node vectors"] > 0.98
 
 
-def test_nearest_points_of_the_same_group():
-    points = np.array([[0.0, 0], [0, 1], [5, 0], [5, 1.5], [5, 3.5]])
-    share, chance = nearest_alike(points, np.array([0, 0, 1, 1, 0]))
-    assert (share, chance) == (0.8, pytest.approx(0.36 + 0.16))
+def test_nearest_points_of_another_program():
+    points = np.array([[0.0, 0], [0, 0.1], [5, 0], [0, 1], [5, 1.5]])
+    group, program = np.array([0, 1, 1, 0, 1]), np.array(["a", "a", "a", "b", "b"])
+    # The two points at the origin are of one program: both are nearest to (0, 1), of group 0.
+    share, chance = nearest_alike(points, group, program)
+    assert (share, chance) == (0.6, pytest.approx(0.16 + 0.36))
+    assert nearest_alike(points, group, np.repeat("a", 5)) == (0.0, 0.0)
 
 
 def test_main_neighbour_and_spread_of_files(data):
@@ -250,7 +253,7 @@ def test_what_a_node_hears_and_a_column_listens_to(data):
     assert heard.loc["self"].to_dict() == {g: float(g == "contraction") for g in GROUPS}
     assert heard.loc["P", "source"] == 1 and heard.loc["C", "elementwise"] == 1
     reducer = fit_reducer([file], columns=5)
-    np.testing.assert_allclose(listens_to(reducer).sum(1), 100 * reducer.explained, rtol=1e-6)
+    np.testing.assert_allclose(listens_to(reducer).sum(axis=1), 100 * reducer.explained, rtol=1e-6)
 
 
 def test_sampled_nodes_match_their_graph(data, tmp_path):

@@ -114,7 +114,8 @@ def main_neighbour(graph: Graph, consumers: bool) -> np.ndarray:
 def sample_nodes(run: Run, files: list[GraphFile], nodes: int, seed: int) -> dict[str, np.ndarray]:
     """About ``nodes`` nodes drawn evenly from ``files``, with what `neighbour_probe` and the map
 
-    need: inputs float32 [s, f], vectors float32 [s, k], group, consumer, producer int64 [s].
+    need: inputs float32 [s, f], vectors float32 [s, k], group, consumer, producer int64 [s] and
+    program str [s].
     """
     rng, parts = np.random.default_rng(seed), []
     for file in files:
@@ -125,6 +126,7 @@ def sample_nodes(run: Run, files: list[GraphFile], nodes: int, seed: int) -> dic
             {
                 "inputs": node_inputs(graph)[chosen],
                 "vectors": vectors[chosen],
+                "program": np.repeat(file.name, len(chosen)),
                 "group": opcode_group(graph.opcode)[chosen],
                 "consumer": main_neighbour(graph, True)[chosen],
                 "producer": main_neighbour(graph, False)[chosen],
@@ -145,13 +147,23 @@ def spread_files(files: Iterable[GraphFile], at_most: int, seed: int) -> list[Gr
     return [files[i] for i in sorted(kept)]
 
 
-def nearest_alike(points: np.ndarray, group: np.ndarray) -> tuple[float, float]:
-    """Share of points [s, d] whose nearest other point is of their group, and what chance gives."""
-    if len(points) < 2:
-        return 0.0, 0.0
-    nearest = NearestNeighbors(n_neighbors=1).fit(points).kneighbors(return_distance=False)[:, 0]
+def nearest_alike(
+    points: np.ndarray, group: np.ndarray, program: np.ndarray
+) -> tuple[float, float]:
+    """Share of points [s, d] whose nearest point of another program is of their group, and what
+
+    chance gives. Without the condition a program would be compared with its own repeated layers.
+    """
+    alike = []
+    for name in np.unique(program):
+        inside = program == name
+        if inside.all():
+            return 0.0, 0.0
+        search = NearestNeighbors(n_neighbors=1).fit(points[~inside])
+        nearest = search.kneighbors(points[inside], return_distance=False)[:, 0]
+        alike.append(group[~inside][nearest] == group[inside])
     p = np.bincount(group) / len(group)
-    return float((group[nearest] == group).mean()), float((p**2).sum())
+    return float(np.concatenate(alike).mean()), float((p**2).sum())
 
 
 def neighbour_probe(
