@@ -229,7 +229,7 @@ def test_solution_scores_the_test_split(tmp_path):
 
 def test_rounds_in_the_solution_give_ceilings(tmp_path):
     write_data(tmp_path / "data", graphs={"train": 1, "test": 1}, configs=12)
-    run = open_run(tmp_path, "data", "out")
+    run = open_run(tmp_path, str(tmp_path / "data"), "out")
     found = submission.solution_ceilings(run)
     assert found["collection"].to_list() == list(COLLECTIONS)
     assert found["ceiling"].null_count() == 0 and 0.7 < found["ceiling"].min() <= 1
