@@ -30,7 +30,7 @@ GROUPS = {
 }
 _MADE_BY = (
     "coding contraction feature_tables layout_edges layout_features layout_rows layout_tables "
-    "node_costs roles tensors tile_features"
+    "node_costs recompute roles tensors tile_features"
 )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from utils.layout_edges import ELEMENTWISE, GIVEN, KINDS, READERS, EdgeRows, Edges
 from utils.layout_rows import SlotRows
+from utils.recompute import repeated_work
 from utils.roles import BATCH, CONTRACTING, FREE, ROLES
 from utils.schema import CONFIGURABLE, OPCODE_ID, SLOTS
 
@@ -68,6 +69,9 @@ def node_columns(graph, slots: SlotRows, flops: np.ndarray) -> Columns:
     add("node_deep_inversions", slots.inversions * deep * weight)
     add("node_deep_minor_bytes", (deep & minor_moves) * weight)
     add("node_deep_batch_bytes", (deep & (slots.roles[:, 0] == BATCH)) * weight)
+    repeated = _repeated(graph, slots)
+    add("node_odd_repeated", odd * np.log1p(repeated))
+    add("node_odd_bytes_repeated", (odd & (repeated > 1e-9)) * weight)
     for name, where in _origins(graph, slots).items():
         add(f"node_set_bytes_{name}", (slots.is_set & where) * weight)
         add(f"node_set_count_{name}", (slots.is_set & where) / scale.nodes)
@@ -115,6 +119,13 @@ def _origins(graph, slots: SlotRows) -> Columns:
         "given": operand & GIVEN[code],
         "moved": operand & ~fused & ~GIVEN[code] & ~np.isin(slots.tensor, graph.config_nodes),
     }
+
+
+def _repeated(graph, slots: SlotRows) -> np.ndarray:
+    """`recompute.repeated_work` of the tensors of operand slots, float64 [S]."""
+    operand = (slots.slot > 0) & (slots.tensor >= 0)
+    work = repeated_work(graph, slots.tensor[operand].tolist())
+    return np.where(operand, [work.get(tensor, 0.0) for tensor in slots.tensor.tolist()], 0.0)
 
 
 def _joint_columns(graph, slots: SlotRows, work: np.ndarray, kind: np.ndarray) -> Columns:

@@ -1,0 +1,53 @@
+"""Work that is repeated where a tensor is computed in each of its users."""
+
+import numpy as np
+import pytest
+
+from hand_graphs import FREE, ODD, PLAIN, layout_graph
+from utils.layout_features import layout_features
+from utils.recompute import SLOW, repeated_work
+
+SHAPE = (4, 8)  # 128 bytes
+NODES = [
+    ("parameter", SHAPE, (), {}),
+    ("tanh", SHAPE, (0,), {}),
+    ("add", SHAPE, (0, 1), {}),  # nothing twice
+    ("negate", SHAPE, (2,), {}),
+    ("multiply", SHAPE, (2, 3), {}),  # evaluates 2, and 1 before it, twice
+    ("parameter", (8, 2), (), {}),
+    ("dot", (4, 2), (4, 5), {}),
+    ("tanh", (4, 2), (6,), {"root": True}),
+]
+ALL = (SLOW + 3) * 128 + SLOW * 32
+
+
+def two_dots(first, second):
+    return layout_graph(NODES, [{6: first}, {6: second}])
+
+
+def test_repeated_work_by_hand():
+    graph = two_dots((FREE,) * 3, (PLAIN,) * 3)
+    found = repeated_work(graph, [1, 2, 3, 4, 5, 6])
+    again = (SLOW + 1) * 128 / ALL  # 1 and 2
+    assert found == pytest.approx({1: 0, 2: 0, 3: 0, 4: again})  # 5 and 6 are stored anyway
+
+
+def test_it_doubles_along_a_chain_and_ends():
+    nodes = [("parameter", SHAPE, (), {}), ("negate", SHAPE, (0,), {})]
+    for _ in range(40):
+        last = len(nodes) - 1
+        nodes += [("abs", SHAPE, (last,), {}), ("add", SHAPE, (last, last + 1), {})]
+    nodes += [("parameter", (8, 2), (), {}), ("dot", (4, 2), (81, 82), {"root": True})]
+    graph = layout_graph(nodes, [{83: (FREE,) * 3}])
+    found = repeated_work(graph, range(len(nodes)))
+    # evaluations after k pairs: 3 * 2^k - 2 as a tree, 2k + 1 as a graph, of 81
+    assert found[7] == pytest.approx((3 * 2**3 - 2 - 7) / 81)
+    assert np.isfinite(list(found.values())).all() and found[81] == pytest.approx(1e6, rel=1e-3)
+
+
+def test_an_odd_slot_stores_the_tensor():
+    features = layout_features(two_dots((FREE, ODD, FREE), (FREE, PLAIN, FREE)))
+    again = (SLOW + 1) * 128 / ALL
+    assert features["node_odd_repeated"].to_list() == pytest.approx([np.log1p(again), 0])
+    share = 128 / (128 + 64 + 32)
+    assert features["node_odd_bytes_repeated"].to_list() == pytest.approx([share, 0])
