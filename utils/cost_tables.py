@@ -30,10 +30,11 @@ PARAMETERS = {
     "subsample": 0.8,
     "colsample_bytree": 0.5,
     "lambda": 1.0,
-    "min_child_weight": 20.0,
     "base_score": 0.0,
 }
 TREES = 300
+CHILD_WEIGHT = 20.0  # min_child_weight with ENOUGH configurations or more, in proportion below:
+ENOUGH = 1000  # the Hessian of a leaf grows with the configurations that contain its rows
 PAIRS = 8  # sampled a configuration
 LOG, LINEAR = 0.0, 1.0  # gammas of the row weights, see `row_weights`
 GAMMAS = (LOG, 0.25, 0.5, LINEAR)
@@ -158,7 +159,9 @@ def fit(
     )
     features = np.concatenate([r.features for r in rows])[used]
     data = xgboost.QuantileDMatrix(features, nthread=threads)
-    settings = PARAMETERS | {"seed": seed, "nthread": threads} | parameters
+    child = CHILD_WEIGHT * min(1.0, offset[-1] / ENOUGH)
+    settings = PARAMETERS | {"min_child_weight": child, "seed": seed, "nthread": threads}
+    settings |= parameters
     booster = xgboost.train(settings, data, trees, obj=make_objective(matrix, pairs))
     return CostTables(rows[0].names, gamma, booster)
 

@@ -100,9 +100,11 @@ def plan(
     folds: int = 5,
     only_fold: int | None = 0,
     ablations: bool = False,
+    trained: Sequence[str] | None = None,
 ) -> Plan:
     """The fits of all collections of a run.
 
+    `trained`: only these models; None: the floors, `ranking.TRAINED` and, if asked for, ablations.
     `only_fold` limits cross-validation to one fold (None: all). Floors without a random draw are
     scored once, not once a seed.
     """
@@ -126,6 +128,8 @@ def plan(
         crossed = bool(labelled) and len(set(fold_of[assignments[0]])) > 1
         if labelled and not crossed:
             notes.append(f"{collection}: a single program family, so no cross-validation")
+        if trained is not None:
+            models = list(trained) if train else []
         for model in models:
             floor = model in ranking.FLOORS
             for seed in seeds if not floor or model == "random" else seeds[:1]:
@@ -197,8 +201,8 @@ def run_fits(
         made_of = _fingerprint(run, fit, max_configs)
         keep = fit.model == "rank_pairwise" and fit.fold is None and fit.seed == save_seed
         stem = Path(run.out) / "models" / fit.collection.replace(":", "_") / fit.model
-        stems = {protocol: _stem(run, fit, protocol) for protocol, of in fit.scored.items() if of}
-        if all(_is_done(s, made_of) for s in stems.values()) and not (keep and not _saved(stem)):
+        stems = {protocol: stem_of(run, fit, protocol) for protocol, of in fit.scored.items() if of}
+        if all(is_done(s, made_of) for s in stems.values()) and not (keep and not is_saved(stem)):
             continue
         ranker, fit_cost = None, None
         if fit.train:
@@ -242,17 +246,20 @@ def _largest(*values: float | None) -> float | None:
     return max((value for value in values if value is not None), default=None)
 
 
-def _stem(run: Run, fit: Fit, protocol: str) -> Path:
+def stem_of(run: Run, fit: Fit, protocol: str) -> Path:
+    """Where the predictions of a fit lie, see `prediction_stem`."""
     return prediction_stem(
         run.out, fit.collection, fit.model, protocol, fit.fold_assignment, fit.seed, fit.fold
     )
 
 
-def _saved(stem: Path) -> bool:
+def is_saved(stem: Path) -> bool:
+    """Are a model's two files there?"""
     return all(stem.with_name(stem.name + end).exists() for end in (".ubj", ".json"))
 
 
-def _is_done(stem: Path, made_of: str) -> bool:
+def is_done(stem: Path, made_of: str) -> bool:
+    """Are the predictions there, and made of the same?"""
     costs = stem.with_name(stem.name + ".json")
     if not (costs.exists() and stem.with_name(stem.name + ".parquet").exists()):
         return False
