@@ -61,7 +61,9 @@ def test_a_run_passes_parameters_and_leaves_notebooks_and_a_manifest(root, capsy
     note += "Path(OUT_DIR, 'note').write_text(f'{TREES + 1} {FULL} {sys.executable}')"
     own = "TREES = 10\nRATE = 0.5\n"
     write_notebook(root / "notebooks/01_eda.ipynb", note, parameters=PARAMETERS + own)
-    write_notebook(root / "notebooks/02_next.ipynb", "x = bytearray(150_000_000)\ndel x")
+    # the kernel is looked at a few times a second: it must not be gone before that
+    hold = "import time\nx = bytearray(150_000_000)\ndel x\ntime.sleep(2)"
+    write_notebook(root / "notebooks/02_next.ipynb", hold)
     write_notebook(root / "notebooks/07_gnn.ipynb", "1 / 0")  # an extra: only --with gnn
     assert runner.main(["-p", "TREES", "7", "--full"], root) == 0
     out = root / "outputs/sample"
