@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from scipy.stats import rankdata
 
 from utils.coding import Graph, deduplicate, read_graph
 from utils.dataset import GraphFile
@@ -15,7 +14,7 @@ from utils.layout_features import layout_features
 from utils.made_of import has_mark, mark, write_marked
 from utils.notebook import Run, require, table_path
 from utils.progress import progress
-from utils.stat_tables import KEYS
+from utils.stat_tables import KEYS, unit_ranks
 from utils.tile_features import tile_features
 
 NOT_FEATURES = ("target", "count")
@@ -100,7 +99,7 @@ def column_correlations(
         names = [c for c in table.columns if c not in NOT_FEATURES]
         values = table.select(names).to_numpy()
         varies = np.isfinite(values).all(0) & (values.max(0) > values.min(0))
-        rho = _unit_ranks(values[:, varies]).T @ _unit_ranks(table["target"].to_numpy()[:, None])
+        rho = unit_ranks(values[:, varies]).T @ unit_ranks(table["target"].to_numpy()[:, None])
         names = [name for name, keep in zip(names, varies) if keep]
         parts.append(
             pl.DataFrame({"column": names, "rho": rho[:, 0]}).select(
@@ -113,12 +112,6 @@ def column_correlations(
         )
     schema = {"collection": str, "name": str, "group": str, "column": str, "rho": float}
     return pl.concat(parts) if parts else pl.DataFrame(schema=schema)
-
-
-def _unit_ranks(values: np.ndarray) -> np.ndarray:
-    ranks = rankdata(values, axis=0)
-    ranks -= ranks.mean(0)
-    return ranks / np.linalg.norm(ranks, axis=0)
 
 
 def _target(graph: Graph) -> pl.Series:

@@ -13,7 +13,7 @@ from utils.layout_edges import ELEMENTWISE, GIVEN, KINDS, READERS, EdgeRows, Edg
 from utils.layout_rows import SlotRows
 from utils.recompute import repeated_work
 from utils.roles import BATCH, CONTRACTING, FREE, ROLES
-from utils.schema import CONFIGURABLE, OPCODE_ID, SLOTS
+from utils.schema import CONFIGURABLE, MAX_RANK, OPCODE_ID, SLOTS
 
 Columns = dict[str, np.ndarray]
 
@@ -30,7 +30,6 @@ ROLES_OF = {
         ("batch", "free", "contracting"),
     ),
 }
-MAX_RANK_SHOWN = 6
 
 
 class Scale:
@@ -197,13 +196,13 @@ def copy_columns(edges: Edges, rows: EdgeRows, slots: SlotRows, flops: np.ndarra
 
 def config_columns(graph) -> Columns:
     """What the configuration says without its graph, float64 [R] each: shares of the nodes."""
-    layouts = graph.row_layout.reshape(-1, len(SLOTS), MAX_RANK_SHOWN)
+    layouts = graph.row_layout.reshape(-1, len(SLOTS), MAX_RANK)
     nodes = max(1, len(graph.config_nodes))
     is_set = layouts[:, :, 0] >= 0
     columns: Columns = {"cfg_all_set": is_set.all(1) / nodes}
     for k, slot in enumerate(SLOTS):
         columns[f"cfg_{slot}_set"] = is_set[:, k] / nodes
         for place, name in enumerate(("minor", "second")):
-            for d in range(MAX_RANK_SHOWN):
+            for d in range(MAX_RANK):
                 columns[f"cfg_{slot}_{name}_{d}"] = (layouts[:, k, place] == d) / nodes
     return columns

@@ -10,6 +10,7 @@ so theirs come from DIR/solution.npz.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from utils.ceiling import repeatability
 from utils.dataset import DataError, GraphFile, find_data, index, read_graph
 
 
-def measured(file: GraphFile, solution: dict[str, np.ndarray]):
+def measured(file: GraphFile, solution: Mapping[str, np.ndarray]):
     """The graph with its runtimes, for a test file out of ``solution``."""
     graph = read_graph(file)
     if graph.labelled or file.id not in solution:

@@ -83,7 +83,7 @@ def spread_correlation(
         varies = np.ptp(values, axis=0) > 0
         if np.ptp(spread) == 0 or not varies.any():
             continue
-        x, y = _unit_ranks(values[:, varies]), _unit_ranks(spread[:, None])[:, 0]
+        x, y = unit_ranks(values[:, varies]), unit_ranks(spread[:, None])[:, 0]
         rng = np.random.default_rng(seed)
         shuffled = np.stack([rng.permutation(y) for _ in range(permutations)], axis=1)
         parts.append(
@@ -124,7 +124,7 @@ def correlation_grid(table: pl.DataFrame, at_most: int) -> tuple[pd.DataFrame, p
     return values, text
 
 
-def _unit_ranks(values: np.ndarray) -> np.ndarray:
+def unit_ranks(values: np.ndarray) -> np.ndarray:
     """Ranks of each column, centred and of length 1: products of two columns are Spearman's rho."""
     ranks = rankdata(values, axis=0)
     ranks -= ranks.mean(0)

@@ -21,11 +21,10 @@ import polars as pl
 from utils import ranking
 from utils.cost import measured
 from utils.dataset import DataError, GraphFile
+from utils.feature_tables import NOT_FEATURES
 from utils.files import write_json, write_parquet
 from utils.notebook import Run, require, table_path
 from utils.progress import progress
-
-KEYS = ("target", "count")  # the columns of a feature table that aren't features
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ def trainable(run: Run, file: GraphFile) -> bool:
 
 def features_of(table: pl.DataFrame) -> tuple[np.ndarray, tuple[str, ...]]:
     """float32 [rows, columns] and the names of the columns."""
-    names = tuple(name for name in table.columns if name not in KEYS)
+    names = tuple(name for name in table.columns if name not in NOT_FEATURES)
     return table.select(names).to_numpy().astype(np.float32, copy=False), names
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +10,13 @@ import polars as pl
 
 from utils import metrics
 from utils.ceiling import noise_ceiling
-from utils.dataset import DataError, GraphFile, read_graph
+from utils.dataset import DataError, GraphFile
 from utils.evaluate import expand, file_rows, prediction_files
 from utils.files import atomic_path
 from utils.notebook import Run
 from utils.ranking import FLOORS
+from utils.repeatability import measured
+from utils.report import score_key
 
 TOP_TILES = 5  # so many indices of a tile kernel are submitted, all indices of a layout graph
 FALLBACK = "byte_count"
@@ -73,7 +74,7 @@ def choose_models(run: Run, records: list[dict]) -> list[dict]:
 
 def mean_scores(records: list[dict], collection: str, protocol: str) -> dict[str, float]:
     """Score of each model, mean over its records: tile score for tile collections, tau else."""
-    key = "tile_score" if collection.startswith("tile:") else "tau"
+    key = score_key(collection)
     found: dict[str, list[float]] = {}
     for record in records:
         if (record["collection"], record["protocol"]) == (collection, protocol):
@@ -148,8 +149,6 @@ def solution_ceilings(run: Run) -> pl.DataFrame:
             for file in (f for f in run.files if f.split == "test"):
                 ceiling = None
                 if f"{file.id}/rounds" in solution:
-                    rounds, runtime = solution[f"{file.id}/rounds"], solution[file.id]
-                    graph = replace(read_graph(file), runtime=runtime, rounds=rounds)
-                    ceiling = noise_ceiling(graph)
+                    ceiling = noise_ceiling(measured(file, solution))
                 rows.append((file.collection, file.split, file.name, ceiling))
     return pl.DataFrame(rows, keys | {"ceiling": pl.Float64}, orient="row")
