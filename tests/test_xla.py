@@ -191,6 +191,7 @@ def programs():
     yield "toy.raises", lambda x, w: x @ x, (x, w)
     yield "held.dots", lambda x, w: (x @ w).reshape(4, 12), (x, w)
     yield "toy.nothing", lambda x, w: None, (x, w)
+    yield "toy.short", lambda x: x
 
 
 def kernels():
@@ -228,9 +229,9 @@ def test_bad_programs_are_named_and_the_rest_collected(collected):
     assert done.returncode == 1
     lines = done.stderr.strip().splitlines()
     assert [line.split(":")[0] for line in lines[:-1]] == [
-        "toy.sum", "toy.raises", "toy.nothing", "sum.tiny",
+        "toy.sum", "toy.raises", "toy.nothing", "toy.short", "sum.tiny",
     ]  # fmt: skip
-    assert lines[-1] == "4 not collected: toy.sum, toy.raises, toy.nothing, sum.tiny"
+    assert lines[-1] == "5 not collected: toy.sum, toy.raises, toy.nothing, toy.short, sum.tiny"
     assert set(files(folder)) == {
         ".lock",
         "layout/xla/default/train/toy.dots.npz",
@@ -292,6 +293,8 @@ def test_noisy_graphs_are_booked_not_written(tmp_path):
     record.write(tmp_path, "layout:xla:random", "train", "toy.dots", graph, options)
     books = json.loads((tmp_path / "measurements.json").read_text())
     assert list(books["left_out"]) == ["layout:xla:random:toy.dots"] and not books["graphs"]
+    settings = books["left_out"]["layout:xla:random:toy.dots"]["settings"]
+    assert settings["seconds_a_graph"] == 12 and settings["quick_compile"] is False
     assert not list(tmp_path.rglob("*.npz"))
     assert record.finished(tmp_path, "layout:xla:random", "toy.dots")
 
@@ -302,6 +305,8 @@ def test_noisy_graphs_are_booked_not_written(tmp_path):
         ("x = 1", "defines neither programs() nor kernels()"),
         ("import nothing_of_this_name", "ModuleNotFoundError"),
         ("def programs():\n    yield 'bare', abs, ()", "a name is <family>.<variant>"),
+        ("def programs():\n    yield 'a.b', abs, (1,)\n    1 / 0", "programs(): ZeroDivisionError"),
+        ("def kernels():\n    return [5]", "kernels(): TypeError"),
         ("SPLIT = {'a': 'dev'}\ndef programs():\n    yield 'a.b', abs, (1,)", "'dev', not one of"),
     ],
 )

@@ -45,7 +45,7 @@ def load_programs(path: Path) -> object:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise DataError(f"{path}: {type(error).__name__}: {error}") from error
+        raise DataError(f"{path}: {jaxprs.reason(error)}") from error
     if not hasattr(module, "programs") and not hasattr(module, "kernels"):
         raise DataError(f"{path}: defines neither programs() nor kernels()")
     return module
@@ -62,8 +62,12 @@ def work(module: object, path: Path, collections: list[str], only: str) -> Itera
 
     seen = set()
     for kind in ("programs", "kernels"):
-        for program in getattr(module, kind, tuple)():
-            name = program[0]
+        try:
+            yielded = list(getattr(module, kind, tuple)())
+            names = [program[0] for program in yielded]
+        except Exception as error:
+            raise DataError(f"{path}: {kind}(): {jaxprs.reason(error)}") from error
+        for name, program in zip(names, yielded):
             if not NAME.fullmatch(name) or name in seen:
                 reason = "named twice" if name in seen else "a name is <family>.<variant>"
                 raise DataError(f"{path}: {name!r}: {reason}")
@@ -221,8 +225,9 @@ def main(argv: list[str] | None = None) -> int:
         collect = collect_tile if collection == TILE_COLLECTION else collect_layout
         try:
             arrays = collect(collection, program, options)
-        except ProgramError as error:
-            print(error, file=sys.stderr)
+        except Exception as error:  # whatever a program of the user's does, the others go on
+            named = isinstance(error, ProgramError)
+            print(error if named else f"{name}: {jaxprs.reason(error)}", file=sys.stderr)
             failed[name] = None
             continue
         record.write(options.out, collection, split, name, arrays, options)

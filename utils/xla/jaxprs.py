@@ -101,13 +101,17 @@ def _operation(eqn) -> Operation:
     return Operation(CONFIGURABLE_PRIMITIVES[eqn.primitive.name], tuple(output.shape), ranks)
 
 
+def reason(error: Exception) -> str:
+    """An exception in one line: its type, and the first line of what it says."""
+    return ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
+
+
 def check_result(name: str, function: Callable, args: Sequence) -> ClosedJaxpr:
     """The traced program; ProgramError when it raises or returns no array."""
     try:
         jaxpr = jax.make_jaxpr(function)(*args)
     except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ProgramError(f"{name}: raised while traced: {reason}") from error
+        raise ProgramError(f"{name}: raised while traced: {reason(error)}") from error
     if not jaxpr.out_avals:
         raise ProgramError(f"{name}: returns no array")
     return jaxpr

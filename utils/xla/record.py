@@ -60,10 +60,12 @@ def write(
     key = f"{collection}:{name}"
     arrays = {k: v for k, v in graph.items() if k != "info"}
     info = graph["info"] | {"split": split, "measured": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"}
+    info["settings"] = _settings(options)  # a run that is resumed may have other ones
     noisy = info["repeatability"] < options.min_tau
     with _locked(out):
         if not noisy and split == "test":
-            hidden = {key: arrays["config_runtime"], f"{key}/rounds": arrays["config_runtime_rounds"]}
+            rounds = arrays["config_runtime_rounds"]
+            hidden = {key: arrays["config_runtime"], f"{key}/rounds": rounds}
             if "config_runtime_normalizers" in arrays:
                 hidden[f"{key}/normalizer"] = arrays["config_runtime_normalizers"]
                 arrays["config_runtime_normalizers"] = np.ones_like(hidden[key])
@@ -74,7 +76,7 @@ def write(
             save_npz(solution, **dict(sorted((known | hidden).items())))
         if not noisy:
             save_npz(graph_path(out, collection, split, name), **arrays)
-        books = {"machine": _machine(), "settings": _settings(options)} | _books(out)
+        books = {"machine": _machine()} | _books(out)
         for table in ("graphs", "left_out"):
             entries = {k: v for k, v in books.get(table, {}).items() if k != key}
             if (table == "left_out") == noisy:

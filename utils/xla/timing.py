@@ -52,10 +52,10 @@ def block_runtimes(visits: np.ndarray) -> np.ndarray:
     """Runtime of each block, int64 [c, 8] (ns), from visits [c, rounds], rounds % 8 == 0.
 
     The trimmed mean of the block's rounds. A minimum repeats far worse on a machine that is
-    shared: a core runs at one speed while its neighbour idles and at another while it works, and
-    the minimum asks how often a configuration met the rare fast moments. Over 240 rounds of 30
-    configurations two halves agreed at Kendall's tau .88 (minima), .96 (lower quartiles and
-    medians) and .99 (trimmed means).
+    shared: there a core runs at one speed while its neighbour idles and at another while it works,
+    and the minimum asks how often a configuration met the rare fast moments. In one trial, 240
+    rounds of 30 configurations, two halves agreed at Kendall's tau .88 (minima), .96 (lower
+    quartiles and medians) and .99 (trimmed means).
     """
     blocks = visits.reshape(len(visits), -1, BLOCKS).swapaxes(1, 2)
     return np.rint(trim_mean(blocks, TRIM, axis=2)).astype(np.int64)
@@ -82,7 +82,8 @@ def measure(
     """Time all calls in interleaved random order, round after round, so that drift hits all.
 
     Stops when two halves of the rounds agree at Kendall's tau ``enough``, or after about
-    ``seconds`` or ``rounds``. Returns the blocks int64 [c, 8] (ns) and the number of rounds, a multiple of 8.
+    ``seconds`` or ``rounds``. Returns the blocks int64 [c, 8] (ns) and the number of rounds, a
+    multiple of 8.
     """
     cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
     visits = np.empty((len(calls), 0), dtype=np.int64)
