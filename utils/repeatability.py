@@ -66,6 +66,10 @@ def main(argv: list[str]) -> int:
         print("{collection:22} {split:6} {graphs:3} graphs of at least {configs} configurations: "
               "tau {tau:.3f} median, {lowest:.3f} lowest; median spread {spread:.2f}".format(**row))
     print(f"all {len(graphs)} graphs: median tau {graphs['tau'].median():.3f}")
+    search = graphs.filter(pl.col("collection").str.ends_with(":random"))
+    if len(search):
+        print(f"{len(search)} graphs of random searches: median slowest/fastest "
+              f"{search['spread'].median():.2f}")
     return 0
 
 
