@@ -227,6 +227,7 @@ def files(folder: Path) -> dict[str, int]:
 def test_bad_programs_are_named_and_the_rest_collected(collected):
     folder, done = collected
     assert done.returncode == 1
+    assert done.stdout.startswith("5 graphs of ") and "measurements.json" in done.stdout
     lines = done.stderr.strip().splitlines()
     assert [line.split(":")[0] for line in lines[:-1]] == [
         "toy.sum", "toy.raises", "toy.nothing", "toy.short", "sum.tiny",
@@ -303,6 +304,7 @@ def test_noisy_graphs_are_booked_not_written(tmp_path):
     ("text", "reason"),
     [
         ("x = 1", "defines neither programs() nor kernels()"),
+        ("def programs():\n    return []", "nothing to measure for layout:xla:default"),
         ("import nothing_of_this_name", "ModuleNotFoundError"),
         ("def programs():\n    yield 'bare', abs, ()", "a name is <family>.<variant>"),
         ("def programs():\n    yield 'a.b', abs, (1,)\n    1 / 0", "programs(): ZeroDivisionError"),

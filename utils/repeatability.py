@@ -48,6 +48,9 @@ def table(data: Path) -> pl.DataFrame:
 
 def main(argv: list[str]) -> int:
     """Command line; 1 when the folder can't be read."""
+    if argv and argv[0] in ("-h", "--help"):
+        print(__doc__)
+        return 0
     root = Path(__file__).resolve().parents[1]
     try:
         graphs = table(find_data(argv[0] if argv else str(root / "data/sample"), root))

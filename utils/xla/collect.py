@@ -215,6 +215,10 @@ def main(argv: list[str] | None = None) -> int:
     except DataError as error:
         print(error, file=sys.stderr)
         return 2
+    if not todo:
+        wanted = ", ".join(options.collections)
+        print(f"{options.programs}: nothing to measure for {wanted}", file=sys.stderr)
+        return 2
     failed: dict[str, None] = {}
     bar = progress(todo, unit="graph")
     for collection, split, program in bar:
@@ -232,6 +236,8 @@ def main(argv: list[str] | None = None) -> int:
             continue
         record.write(options.out, collection, split, name, arrays, options)
         jax.clear_caches()  # hundreds of executables a graph
+    left = sum(program[0] not in failed for _, _, program in todo)
+    print(f"{left} graphs of {options.programs} are measured; see {options.out}/measurements.json")
     if failed:
         print(f"{len(failed)} not collected: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
@@ -241,13 +247,17 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     """The options; see --help."""
     doc = __doc__.split("\n\n")
     parser = argparse.ArgumentParser(prog="utils.xla.collect", description=doc[0])
-    parser.add_argument("programs", type=Path, metavar="PROGRAMS.py")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    parser.add_argument("programs", type=Path, metavar="PROGRAMS.py", help="defines programs()")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where files go")
     parser.add_argument(
-        "--collections", default=",".join(COLLECTIONS), help="comma separated (default: all)"
+        "--collections", default=",".join(COLLECTIONS), help=f"comma separated (default: {','.join(COLLECTIONS)})"
     )
-    parser.add_argument("--configs", type=int, default=160, help="configurations a graph (160)")
-    parser.add_argument("--seed", type=int, default=0)
+    )
+    parser.add_argument(
+        "--configs", type=int, default=160,
+        help="distinct configurations a graph (160; tiles 32 at most); a few are measured twice",
+    )  # fmt: skip
+    parser.add_argument("--seed", type=int, default=0, help="of all random draws (0)")
     parser.add_argument("--resume", action="store_true", help="skip graphs that are finished")
     parser.add_argument("--only", default="*", help="names to measure, such as 'attention.*'")
     parser.add_argument("--seconds", type=float, default=12, help="timing of a graph at most (12)")
