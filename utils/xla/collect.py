@@ -249,9 +249,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="utils.xla.collect", description=doc[0])
     parser.add_argument("programs", type=Path, metavar="PROGRAMS.py", help="defines programs()")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where files go")
+    every = ",".join(COLLECTIONS)
     parser.add_argument(
-        "--collections", default=",".join(COLLECTIONS), help=f"comma separated (default: {','.join(COLLECTIONS)})"
-    )
+        "--collections", default=every, help=f"comma separated (default: {every})"
     )
     parser.add_argument(
         "--configs", type=int, default=160,
