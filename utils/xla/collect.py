@@ -267,7 +267,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--jobs", type=int, default=2, help="threads that compile (2)")
     parser.add_argument(
-        "--quick-compile", action="store_true", help="compile with XLA's older, faster emitters"
+        "--quick-compile", action="store_true",
+        help="compile with XLA's older, faster emitters, which rank layouts differently",
     )
     parser.add_argument(
         "--min-tau", type=float, default=0.5,
