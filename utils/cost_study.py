@@ -54,8 +54,8 @@ VARIANTS = {
 }
 COMBINED = ("stacked", "mean_rank")  # with the per-configuration ranker
 _MADE_BY = (
-    "coding contraction cost_rows cost_study cost_tables layout_edges layout_rows node_costs roles "
-    "tensors"
+    "coding contraction cost_rows cost_study cost_tables joint_sum layout_edges layout_rows "
+    "node_costs roles tensors"
 )
 
 
