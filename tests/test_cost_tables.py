@@ -236,6 +236,6 @@ def test_a_saved_model_gives_the_same_scores_and_refuses_other_rows(tmp_path):
     assert (predict(loaded, graph, rows, 1) == predict(model, graph, rows, 1)).all()
     with pytest.raises(DataError, match="other features"):
         predict(loaded, graph, without(rows, prefixes=("role_",)))
-    write_json(tmp_path / "cost_tables.json", {"row_version": 0, "gamma": 0, "names": []})
-    with pytest.raises(DataError, match="row version 0"):
+    write_json(tmp_path / "cost_tables.json", {"feature_version": 0, "gamma": 0, "names": []})
+    with pytest.raises(DataError, match="feature version 0"):
         load_model(tmp_path / "cost_tables")
