@@ -60,6 +60,9 @@ def test_overall_pairs_by_family():
     assert floor["error"] == pytest.approx(0.1)
     said = cost_report.sentences("valid", cost_report.overall(scores, files))
     assert said[0].startswith("valid: cost_tables is 0.100 ± 0.100 ahead of byte_count; two")
+    one = cost_report.overall(scores.filter(pl.col("name") == "a.1"), files)
+    said = cost_report.sentences("valid", one)
+    assert said == ["valid: cost_tables is 0.300 ahead of byte_count, on a single family"]
     assert cost_report.sentences("valid", cost_report.overall(scores[:0], files)) == [
         "valid: nothing to compare"
     ]
@@ -67,6 +70,10 @@ def test_overall_pairs_by_family():
         "valid: cost_tables reaches 0.79 of the noise ceiling, byte_count 0.62; "
         "of what that leaves, 44% is found"
     ]
+    ahead = scores.with_columns(tau=0.5 * pl.col("tau"), model=pl.col("model").replace(
+        {"cost_tables": "byte_count", "byte_count": "cost_tables"}))  # fmt: skip
+    (said,) = cost_report.beside_the_ceiling("valid", cost_report.overall(ahead, files))
+    assert said.endswith("nothing more is found")
     assert cost_report.beside_the_ceiling("valid", cost_report.overall(scores[:0], files)) == []
 
 
@@ -82,14 +89,18 @@ def test_gammas_are_counted_and_compared_with_the_stored_one(tmp_path):
     said = cost_report.gamma_sentences(cost_report.gammas(run))
     assert said == ["layout:nlp:random: gamma 1 was given"]
     for stem, gamma, taus in (("valid_0_0", 0.5, (0.5, 0.4)), ("valid_0_1", 0.5, (0.7, 0.5))):
-        write_json(folder / f"{stem}.json", {"gamma": gamma, "gamma_taus": dict(zip((0.5, 1), taus))})
+        tried = dict(zip((0.5, 1), taus))
+        write_json(folder / f"{stem}.json", {"gamma": gamma, "gamma_taus": tried})
     table = cost_report.gammas(run)
     assert table.drop("tau").rows() == [(collection, 0.5, False, 2), (collection, 1.0, True, 0)]
     assert table["tau"].to_list() == pytest.approx([0.6, 0.45])
     assert cost_report.gamma_sentences(table) == [
-        "layout:nlp:random: gamma 0.5 was chosen by 2 of 2 fits; 0.5, the best on held-out "
-        "families, is 0.150 ahead of the stored 1"
+        "layout:nlp:random: gamma 0.5 was chosen by 2 of 2 fits; 0.5 is best on held-out "
+        "families, 0.150 ahead of the stored 1"
     ]
+    write_json(folder / "valid_0_0.json", {"gamma": 1, "gamma_taus": {1: 0.9, 0.5: 0.1}})
+    (said,) = cost_report.gamma_sentences(cost_report.gammas(run))
+    assert said.endswith("1 is best on held-out families, as is stored")
 
 
 def test_shares_add_up_and_the_byte_count_has_the_first_say(fitted):
@@ -111,8 +122,8 @@ def test_shares_add_up_and_the_byte_count_has_the_first_say(fitted):
 def test_shares_in_words():
     shares = {"byte_count": 0.5, "slot": 0.1, "pair": 0.4, "fixed": 0.0, "out": 0.0}
     assert cost_report.share_sentence("layout:nlp:random", shares) == (
-        "layout:nlp:random: the byte count explains 50%; of the rest, 80% is of pair rows, "
-        "20% is of slot rows, 0% is of fixed rows, 0% is of out rows"
+        "layout:nlp:random: the byte count explains 50% of the scores; the rest by kind of row: "
+        "pair 80%, slot 20%, fixed 0%, out 0%"
     )
 
 

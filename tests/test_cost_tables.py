@@ -5,7 +5,9 @@ import pytest
 from hand_graphs import DOTS, FREE, ODD, PLAIN, dots, layout_graph, random_graph, renumbered
 
 from utils.coding import decode, read_graph
-from utils.cost_rows import KINDS, OUT, PAIR, SLOT, cost_rows, row_weights, score_rows, terms, without
+from utils.cost_rows import (
+    KINDS, OUT, PAIR, SLOT, cost_rows, row_weights, score_rows, terms, without,
+)  # fmt: skip
 from utils.cost_tables import (
     LINEAR, LOG, fit, load_model, loss, make_objective, predict, row_values, sample_pairs,
     save_model, sum_matrix,

@@ -71,11 +71,13 @@ def sentences(
         gain, error = (lines.get(model, {}).get(key) for key in ("difference", "error"))
         if gain is None:
             continue
-        where = "ahead of" if gain > 0 else "behind"
-        sure = error is not None and abs(gain) > 2 * error
-        doubt = "" if sure else "; two standard errors do not separate that from nothing"
-        shown = "unknown" if error is None else f"{error:.3f}"
-        said.append(f"{protocol}: {base} is {abs(gain):.3f} ± {shown} {where} {model}{doubt}")
+        line = f"{protocol}: {base} is {abs(gain):.3f}"
+        where = ("ahead of " if gain > 0 else "behind ") + model
+        if error is None:
+            said.append(f"{line} {where}, on a single family")
+        else:
+            doubt = "; two standard errors do not separate that from nothing"
+            said.append(f"{line} ± {error:.3f} {where}" + doubt * (abs(gain) <= 2 * error))
     return said
 
 
@@ -88,7 +90,8 @@ def beside_the_ceiling(protocol: str, table: pl.DataFrame) -> list[str]:
     said = f"{protocol}: {MODEL} reaches {own['of_ceiling']:.2f} of the noise ceiling"
     if floor and floor["of_ceiling"] < 1:
         found = (own["of_ceiling"] - floor["of_ceiling"]) / (1 - floor["of_ceiling"])
-        said += f", byte_count {floor['of_ceiling']:.2f}; of what that leaves, {found:.0%} is found"
+        rest = f"of what that leaves, {found:.0%} is" if found > 0 else "nothing more is"
+        said += f", byte_count {floor['of_ceiling']:.2f}; {rest} found"
     return [said]
 
 
@@ -133,10 +136,9 @@ def gamma_sentences(table: pl.DataFrame) -> list[str]:
         said.append(f"{collection}: gamma {most['gamma']:g} was chosen by {share}")
         if len(stored := part.filter("stored")):
             ahead = best["tau"] - stored["tau"][0]
-            said[-1] += (
-                f"; {best['gamma']:g}, the best on held-out families, is {ahead:.3f} ahead of "
-                f"the stored {stored['gamma'][0]:g}"
-            )
+            said[-1] += f"; {best['gamma']:g} is best on held-out families, "
+            beside = f"{ahead:.3f} ahead of the stored {stored['gamma'][0]:g}"
+            said[-1] += beside if ahead else "as is stored"
     return said
 
 
@@ -170,8 +172,9 @@ def share_sentence(collection: str, shares: dict[str, float]) -> str:
     rest = {kind: share for kind, share in shares.items() if kind != "byte_count"}
     left = sum(rest.values()) or 1.0
     order = sorted(rest, key=rest.get, reverse=True)
-    parts = ", ".join(f"{rest[kind] / left:.0%} is of {kind} rows" for kind in order)
-    return f"{collection}: the byte count explains {shares['byte_count']:.0%}; of the rest, {parts}"
+    parts = ", ".join(f"{kind} {rest[kind] / left:.0%}" for kind in order)
+    explained = f"the byte count explains {shares['byte_count']:.0%} of the scores"
+    return f"{collection}: {explained}; the rest by kind of row: {parts}"
 
 
 def layout_costs(model: CostTables, graph: Prepared, top: int = 8) -> pl.DataFrame:
