@@ -1,12 +1,15 @@
 import json
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import polars as pl
 import pytest
 
-from utils import cost_study, cost_tables, ranking, study
-from utils.cost_study import COMBINED, MODEL, VARIANTS, Variant
+from utils import cost_graphs, cost_study, cost_tables, ranking, study
+from utils.cost_graphs import Graphs, prepare, sample
+from utils.cost_rows import terms
+from utils.cost_study import COMBINED, FULL, MODEL, VARIANTS
 from utils.cost_tables import GAMMAS, LINEAR, LOG
 from utils.dataset import read_graph
 from utils.feature_tables import feature_tables
@@ -49,7 +52,7 @@ def read(run, model, protocol="valid_0_0", collection=RANDOM):
 
 def graphs_of(run, split="train", collection=RANDOM):
     files = [f for f in run.files if (f.collection, f.split) == (collection, split)]
-    return [cost_study.prepare(file) for file in files]
+    return [prepare(file) for file in files]
 
 
 def test_predictions_have_the_shape_of_the_other_models(run):
@@ -73,17 +76,17 @@ def test_the_saved_model_repeats_the_predictions(run):
     cost_study.run_fits(run, planned(run, MODEL), threads=1)
     model = cost_tables.load_model(run.out / "models" / "layout_nlp_random" / MODEL)
     (graph,) = graphs_of(run, "test")
-    score = cost_study.score(VARIANTS[""], model, graph, threads=1)
+    score = cost_study.score(FULL, model, graph, threads=1)
     assert (score == read(run, MODEL, "test_0_0")["score"].to_numpy()).all()
 
 
 def test_the_order_of_files_changes_nothing(run):
     graphs = graphs_of(run)
     models = [
-        cost_study.fit_variant(VARIANTS[""], order, LINEAR, threads=1)
+        cost_study.fit_variant(FULL, order, LINEAR, threads=1)
         for order in (graphs, graphs[::-1])
     ]
-    a, b = (cost_study.score(VARIANTS[""], m, graphs[0], threads=1) for m in models)
+    a, b = (cost_study.score(FULL, m, graphs[0], threads=1) for m in models)
     assert (a == b).all() and a.std() > 0
 
 
@@ -108,7 +111,7 @@ def test_mean_rank_is_the_mean_of_the_two_ranks(run):
 
 def test_pooled_training_leaves_out_what_is_scored(run):
     for fit in planned(run, f"{MODEL}/both_searches"):
-        files = cost_study._training_files(run, fit, VARIANTS["both_searches"])
+        files = cost_study._training_files(run, fit)
         assert {file.collection for file in files} == {RANDOM, DEFAULT}
         assert all(file.split != "test" for file in files)
         if fit.fold is not None:
@@ -126,35 +129,76 @@ def test_held_out_scores_come_from_models_that_never_saw_the_family(run, monkeyp
         return original(variant, graphs, *rest)
 
     monkeypatch.setattr(cost_study, "fit_variant", spy)
-    scores = cost_study.held_out_scores(VARIANTS[""], graphs, LINEAR, threads=1)
+    scores = cost_study.held_out_scores(FULL, graphs, LINEAR, threads=1)
     assert set(scores) == {graph.file for graph in graphs}
     assert all(families for families in trained)
     for graph in graphs:
         assert any(graph.file.family not in families for families in trained)
 
 
-def test_gamma_is_the_one_of_the_best_held_out_tau(run):
+def test_gamma_is_tried_on_held_out_families(run):
     graphs = graphs_of(run)
-    gamma, means = cost_study.choose_gamma(VARIANTS[""], graphs, threads=1)
-    assert set(means) == set(GAMMAS) and means[gamma] == max(means.values())
-    scores = cost_study.held_out_scores(VARIANTS[""], graphs, 0.5, threads=1)
+    means = cost_study.choose_gamma(graphs, threads=1)
+    assert set(means) == set(GAMMAS)
+    scores = cost_study.held_out_scores(FULL, graphs, 0.5, threads=1)
     taus = [kendall_tau(g.graph.target, scores[g.file]) for g in graphs]
     assert means[0.5] == pytest.approx(np.mean(taus))
 
 
-def test_one_family_has_nothing_to_choose_by(run):
-    graphs = graphs_of(run)[:1]
-    assert cost_study.choose_gamma(VARIANTS[""], graphs, threads=1) == (LOG, {})
-    assert cost_study._gamma(Variant(), graphs, False, 1) == (LOG, {})
-    assert cost_study._gamma(Variant(gamma=0.5), graphs, False, 1) == (0.5, {})
+def test_gamma_is_chosen_once_for_a_training_set_and_all_its_variants(run, monkeypatch):
+    calls = []
+    tried = {LOG: 0.3, 0.25: 0.4, 0.5: 0.6, LINEAR: 0.5}
+    monkeypatch.setattr(cost_study, "choose_gamma", lambda *_: calls.append(1) or tried)
+    fits = planned(run, f"{MODEL}/no_out", f"{MODEL}/both_searches", f"{MODEL}/gamma_log")
+    cost_study.run_fits(run, fits, choose=True, threads=1)
+    assert len(calls) == 2  # trained on train, and without one fold
+    folder = run.out / "tables" / "predictions" / "layout_nlp_random"
+    for name, gamma in (("no_out", 0.5), ("both_searches", 0.5), ("gamma_log", LOG)):
+        costs = json.loads((folder / f"{MODEL}__{name}" / "valid_0_0.json").read_text())
+        assert costs["gamma"] == gamma
+    costs = json.loads((folder / f"{MODEL}__no_out" / "valid_0_0.json").read_text())
+    assert costs["gamma_taus"] == {str(gamma): tau for gamma, tau in tried.items()}
+
+
+def test_one_family_takes_the_logarithm(run):
+    (fit, *_) = planned(run, MODEL)
+    alone = replace(fit, train=fit.train[:1])
+    for choose in (False, True):
+        assert cost_study._gamma(run, alone, Graphs(run), choose, 1) == (LOG, {})
+    fixed = replace(alone, model=f"{MODEL}/gamma_1")
+    assert cost_study._gamma(run, fixed, Graphs(run), True, 1) == (LINEAR, {})
 
 
 def test_configurations_of_large_graphs_are_sampled(run, monkeypatch):
     file = next(f for f in run.files if f.split == "train")
-    whole, part = cost_study.prepare(file), cost_study.prepare(file, max_configs=7)
-    assert len(part.terms) == len(part.target) == 7
-    assert part.graph.configs == len(whole.terms) == len(whole.target)
-    known = {tuple(row): target for row, target in zip(whole.terms.tolist(), whole.target)}
-    assert [known[tuple(row)] for row in part.terms.tolist()] == part.target.tolist()
-    monkeypatch.setattr(cost_study, "TERMS", 3 * len(whole.rows.columns))
-    assert len(cost_study.prepare(file).terms) == 3
+    whole = prepare(file)
+    part = sample(whole, max_configs=7)
+    assert part.graph.configs == len(part.chosen) == 7 and whole.chosen is None
+    taken = terms(whole.graph, whole.rows)
+    assert (terms(part.graph, part.rows) == taken[part.chosen]).all()
+    assert (part.graph.target == whole.graph.target[part.chosen]).all()
+    assert sample(whole, whole.graph.configs) is whole
+    monkeypatch.setattr(cost_graphs, "TERMS", 3 * len(whole.rows.columns))
+    assert sample(whole).graph.configs == 3
+    graphs = Graphs(run, max_configs=7)
+    assert graphs.sampled(file).graph.configs == 3
+    assert graphs(file).graph.configs == whole.graph.configs
+
+
+def test_sampled_graphs_are_scored_whole_by_all_models(run):
+    study.run_fits(run, planned(run, "rank_pairwise"), max_configs=9, threads=1)
+    for name in ("", "/stacked", "/mean_rank"):
+        fits = planned(run, MODEL + name)
+        assert cost_study.run_fits(run, fits, max_configs=9, threads=1) == len(fits)
+        whole = read(run, "rank_pairwise").select("split", "name", "config")
+        assert read(run, MODEL + name).select("split", "name", "config").equals(whole)
+
+
+def test_a_combination_is_made_again_when_what_it_reads_was(run):
+    fits = planned(run, "rank_pairwise")
+    both = planned(run, f"{MODEL}/mean_rank")
+    study.run_fits(run, fits, threads=1)
+    cost_study.run_fits(run, both, threads=1)
+    assert cost_study.run_fits(run, both, threads=1) == 0
+    study.run_fits(run, fits, max_configs=8, threads=1)
+    assert cost_study.run_fits(run, both, threads=1) == len(both)

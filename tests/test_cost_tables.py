@@ -5,7 +5,9 @@ import pytest
 from hand_graphs import DOTS, FREE, ODD, PLAIN, dots, layout_graph, random_graph, renumbered
 
 from utils.coding import decode, read_graph
-from utils.cost_rows import KINDS, OUT, PAIR, SLOT, cost_rows, row_weights, score_rows, terms, without
+from utils.cost_rows import (
+    KINDS, OUT, PAIR, SLOT, cost_rows, row_weights, score_rows, terms, without,
+)  # fmt: skip
 from utils.cost_tables import (
     LINEAR, LOG, fit, load_model, loss, make_objective, predict, row_values, sample_pairs,
     save_model, sum_matrix,
@@ -236,6 +238,6 @@ def test_a_saved_model_gives_the_same_scores_and_refuses_other_rows(tmp_path):
     assert (predict(loaded, graph, rows, 1) == predict(model, graph, rows, 1)).all()
     with pytest.raises(DataError, match="other features"):
         predict(loaded, graph, without(rows, prefixes=("role_",)))
-    write_json(tmp_path / "cost_tables.json", {"row_version": 0, "gamma": 0, "names": []})
-    with pytest.raises(DataError, match="row version 0"):
+    write_json(tmp_path / "cost_tables.json", {"feature_version": 0, "gamma": 0, "names": []})
+    with pytest.raises(DataError, match="feature version 0"):
         load_model(tmp_path / "cost_tables")

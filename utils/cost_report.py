@@ -1,29 +1,24 @@
-"""What notebook 06 shows of the cost tables: comparisons, where costs come from, speed."""
+"""What notebook 06 shows of the cost tables: comparisons, and where costs come from."""
 
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import polars as pl
 
-from utils import cost_tables, ranking
-from utils.coding import Graph
-from utils.cost_rows import KINDS, SLOT, cost_rows, score_rows, terms, without
-from utils.cost_study import MODEL, VARIANTS, Prepared, fit_variant, prepare, score
+from utils import cost_tables
+from utils.cost_graphs import Prepared, take
+from utils.cost_rows import KINDS, SLOT, score_rows
+from utils.cost_study import FULL, MODEL, default_gamma, fit_variant, score, seen_rows
 from utils.cost_tables import LOG, CostTables, row_values
 from utils.dataset import GraphFile
-from utils.files import save_npz
-from utils.layout_features import layout_features
-from utils.layout_rows import describe_slots
+from utils.layout_rows import byte_count, describe_slots
 from utils.metrics import kendall_tau
+from utils.model_files import is_saved, model_stem
 from utils.notebook import Run
 from utils.schema import OPCODES, SLOTS
-from utils.synthetic import layout_graph
 from utils.tensors import node_dimensions
 
 GRAPH = ["collection", "split", "name"]
@@ -55,77 +50,137 @@ def overall(scores: pl.DataFrame, files: Iterable[GraphFile], base: str = MODEL)
         (pl.col("gain").std() / pl.len().sqrt()).alias("error"),
         pl.len().alias("families"),
     )
+    known = pl.col("tau").filter(pl.col("ceiling").is_not_null())
     mean = both.group_by("model").agg(
         pl.len().alias("graphs"), pl.col("tau").mean(),
-        (pl.col("tau").mean() / pl.col("ceiling").mean()).alias("of_ceiling"),
+        (known.mean() / pl.col("ceiling").mean()).alias("of_ceiling"),
     )
     return mean.join(paired, on="model").sort("tau", "model", descending=[True, False])
 
 
-def sentences(protocol: str, table: pl.DataFrame, base: str = MODEL) -> list[str]:
-    """What `overall` says of the byte count, the per-configuration ranker and the ceiling."""
+def sentences(
+    protocol: str, table: pl.DataFrame, models: Sequence[str] = ("byte_count", "rank_pairwise"),
+    base: str = MODEL,
+) -> list[str]:
+    """What `overall` says of `base` beside some models."""
     lines = {row["model"]: row for row in table.to_dicts()}
     if base not in lines:
         return [f"{protocol}: nothing to compare"]
     said = []
-    for model in ("byte_count", "rank_pairwise"):
+    for model in models:
         gain, error = (lines.get(model, {}).get(key) for key in ("difference", "error"))
         if gain is None:
             continue
-        where = "ahead of" if gain > 0 else "behind"
-        sure = error is not None and abs(gain) > 2 * error
-        doubt = "" if sure else "; two standard errors do not separate that from nothing"
-        shown = "unknown" if error is None else f"{error:.3f}"
-        said.append(f"{protocol}: {base} is {abs(gain):.3f} ± {shown} {where} {model}{doubt}")
-    if (share := lines[base]["of_ceiling"]) is not None:
-        said.append(f"{protocol}: {base} reaches {share:.2f} of the noise ceiling")
+        line = f"{protocol}: {base} is {abs(gain):.3f}"
+        where = ("ahead of " if gain > 0 else "behind ") + model
+        if error is None:
+            said.append(f"{line} {where}, on a single family")
+        else:
+            doubt = "; two standard errors do not separate that from nothing"
+            said.append(f"{line} ± {error:.3f} {where}" + doubt * (abs(gain) <= 2 * error))
     return said
+
+
+def beside_the_ceiling(protocol: str, table: pl.DataFrame) -> list[str]:
+    """How far the byte count gets, and what cost tables find of the rest below the ceiling."""
+    lines = {row["model"]: row for row in table.to_dicts()}
+    own, floor = lines.get(MODEL), lines.get("byte_count")
+    if not (own and own["of_ceiling"]):
+        return []
+    said = f"{protocol}: {MODEL} reaches {own['of_ceiling']:.2f} of the noise ceiling"
+    if floor and floor["of_ceiling"] < 1:
+        found = (own["of_ceiling"] - floor["of_ceiling"]) / (1 - floor["of_ceiling"])
+        rest = f"of what that leaves, {found:.0%} is" if found > 0 else "nothing more is"
+        said += f", byte_count {floor['of_ceiling']:.2f}; {rest} found"
+    return [said]
 
 
 def saved_models(run: Run) -> dict[str, CostTables]:
     """The models that the study saved, by collection."""
-    stems = {c: run.out / "models" / c.replace(":", "_") / MODEL for c in run.collections}
-    there = {c: stem for c, stem in stems.items() if stem.with_name(stem.name + ".ubj").exists()}
-    return {c: cost_tables.load_model(stem) for c, stem in there.items()}
+    stems = {c: model_stem(run.out, c, MODEL) for c in run.collections}
+    return {c: cost_tables.load_model(stem) for c, stem in stems.items() if is_saved(stem)}
 
 
-def gammas(run: Run, model: str = MODEL) -> pl.DataFrame:
-    """How often each gamma was taken: collection, gamma, fits."""
+def gammas(run: Run) -> pl.DataFrame:
+    """Which gammas were tried and taken: collection, gamma, stored, fits, tau.
+
+    stored: is it the one that is taken without a choice; fits: how many took it; tau: mean over
+    training sets of the held-out tau, null where none was chosen.
+    """
     rows = []
-    for collection in run.collections:
-        folder = run.out / "tables" / "predictions" / collection.replace(":", "_")
-        for path in sorted((folder / model).glob("*.json")):
+    for collection in (c for c in run.collections if c.startswith("layout")):
+        stored = default_gamma([file for file in run.files if file.collection == collection])
+        folder = run.out / "tables" / "predictions" / collection.replace(":", "_") / MODEL
+        for path in sorted(folder.glob("*.json")):
             costs = json.loads(path.read_text(encoding="utf-8"))
-            if "gamma" in costs and not path.stem.startswith("test"):
-                rows.append((collection, float(costs["gamma"])))
-    table = pl.DataFrame(rows, {"collection": pl.String, "gamma": pl.Float64}, orient="row")
-    return table.group_by("collection", "gamma").agg(pl.len().alias("fits")).sort(pl.all())
+            if not path.stem.startswith("test"):
+                taken = float(costs["gamma"])
+                for gamma, tau in (costs["gamma_taus"] or {taken: None}).items():
+                    gamma = float(gamma)
+                    rows.append((collection, gamma, gamma == stored, gamma == taken, tau))
+    keys = {"collection": pl.String, "gamma": pl.Float64, "stored": pl.Boolean}
+    table = pl.DataFrame(rows, keys | {"fits": pl.Boolean, "tau": pl.Float64}, orient="row")
+    return table.group_by(*keys).agg(pl.col("fits").sum(), pl.col("tau").mean()).sort(*keys)
 
 
-def kind_shares(model: CostTables, graphs: Sequence[Prepared]) -> dict[str, float]:
-    """Share of the scores' variance that each kind of row brings in, mean over graphs; sums to 1.
+def gamma_sentences(table: pl.DataFrame) -> list[str]:
+    """`gammas` in words."""
+    said = []
+    for (collection,), part in table.group_by("collection", maintain_order=True):
+        most = part.sort("fits", maintain_order=True).row(-1, named=True)
+        if most["tau"] is None:
+            said.append(f"{collection}: gamma {most['gamma']:g} was given")
+            continue
+        share = f"{most['fits']} of {part['fits'].sum()} fits"
+        best = part.sort("tau", maintain_order=True).row(-1, named=True)
+        said.append(f"{collection}: gamma {most['gamma']:g} was chosen by {share}")
+        if len(stored := part.filter("stored")):
+            ahead = best["tau"] - stored["tau"][0]
+            said[-1] += f"; {best['gamma']:g} is best on held-out families, "
+            beside = f"{ahead:.3f} ahead of the stored {stored['gamma'][0]:g}"
+            said[-1] += beside if ahead else "as is stored"
+    return said
 
-    The share of a part is its covariance with the whole over the variance of the whole.
+
+def score_shares(model: CostTables, graphs: Sequence[Prepared]) -> dict[str, float]:
+    """What the scores of a graph are made of, as shares of their variance, mean over graphs.
+
+    byte_count: what a straight line in the byte count explains. Each kind of row: its part of the
+    rest, the covariance with the rest over the variance of the whole. The shares add up to 1.
     """
     shares = []
     for graph in graphs:
-        rows = _as_trained(graph)
+        rows = seen_rows(graph.rows)
         value = row_values(model, rows)
         parts = np.array([
             score_rows(graph.graph, rows, value * (rows.kind == k)) for k in range(len(KINDS))
         ])  # fmt: skip
         parts -= parts.mean(1, keepdims=True)
-        whole = parts.sum(0)
-        if whole.any():
-            shares.append(parts @ whole / (whole @ whole))
-    mean = np.mean(shares, axis=0) if shares else np.zeros(len(KINDS))
-    return dict(zip(KINDS, mean.tolist()))
+        plain = byte_count(graph.graph)
+        plain -= plain.mean()
+        whole = (parts.sum(0) ** 2).sum()
+        parts -= np.outer(parts @ plain / ((plain @ plain) or 1.0), plain)
+        rest = parts.sum(0)
+        if whole:
+            shares.append([1 - rest @ rest / whole, *parts @ rest / whole])
+    mean = np.mean(shares, axis=0).tolist() if shares else [0.0] * (1 + len(KINDS))
+    return dict(zip(("byte_count", *KINDS), mean))
+
+
+def share_sentence(collection: str, shares: dict[str, float]) -> str:
+    """`score_shares` in words."""
+    rest = {kind: share for kind, share in shares.items() if kind != "byte_count"}
+    left = sum(rest.values()) or 1.0
+    order = sorted(rest, key=rest.get, reverse=True)
+    parts = ", ".join(f"{kind} {rest[kind] / left:.0%}" for kind in order)
+    explained = f"the byte count explains {shares['byte_count']:.0%} of the scores"
+    return f"{collection}: {explained}; the rest by kind of row: {parts}"
 
 
 def layout_costs(model: CostTables, graph: Prepared, top: int = 8) -> pl.DataFrame:
     """The slots whose layout matters most: what the costliest layout adds to the cheapest."""
     slots = describe_slots(graph.graph)
-    rows = _as_trained(graph)
+    rows = seen_rows(graph.rows)
     value = row_values(model, rows)[rows.kind == SLOT]
     dims = node_dimensions(graph.graph)[np.maximum(slots.tensor, 0)].astype(int)
     found = []
@@ -149,84 +204,17 @@ def _words(layout: np.ndarray) -> str:
     return "{" + ",".join(map(str, named)) + "}" if len(named) else "compiler's choice"
 
 
-def _as_trained(graph: Prepared):
-    return without(graph.rows, VARIANTS[""].kinds, VARIANTS[""].prefixes)
-
-
-def large_graph(folder: Path, configs: int = 100_040, nodes: int = 300, seed: int = 0) -> Prepared:
-    """A generated program of about `nodes` configurable nodes with `configs` random codes."""
-    arrays, _ = layout_graph(seed, "nlp", "random", layers=round(nodes * 0.6), configs=200)
-    path = Path(folder) / "layout" / "nlp" / "random" / "train" / "mlp.large.npz"
-    save_npz(path, **arrays)
-    small = prepare(GraphFile("layout:nlp:random", "train", "mlp.large", path, ours=True))
-    rng = np.random.default_rng(seed)
-    codes = np.empty((configs, len(small.graph.config_nodes)), np.uint8, order="F")
-    for j, many in enumerate(np.diff(small.graph.row_start)):
-        codes[:, j] = rng.integers(many, size=configs)
-    graph = replace(small.graph, codes=codes, runtime=np.zeros(configs, np.int64), rounds=None)
-    return replace(small, graph=graph)
-
-
-def speed(work: Callable[[], np.ndarray], repeats: int = 3) -> tuple[float, float]:
-    """(seconds, configurations a second) of the fastest of a few calls that score something."""
-    seconds = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        scores = work()
-        seconds.append(time.perf_counter() - start)
-    return min(seconds), len(scores) / min(seconds)
-
-
-def speeds(model: CostTables, ranker: ranking.Ranker, graph: Prepared, threads: int) -> list[dict]:
-    """Seconds and configurations a second of both models on one graph, from its codes.
-
-    The per-configuration ranker has to build its table first, so on large graphs only the first
-    2,000 configurations are given to it. Columns that it was trained with beyond those of the
-    graph itself (statistics, message passing) are missing values here.
-    """
-    rows = _as_trained(graph)
-    value = row_values(model, rows, threads)
-    part = replace(
-        graph.graph, codes=np.asfortranarray(graph.graph.codes[:2000]),
-        runtime=graph.graph.runtime[:2000],
-    )  # fmt: skip
-
-    def table() -> tuple[np.ndarray, list[str]]:
-        features = layout_features(part)
-        lacking = [name for name in ranker.columns if name not in features.columns]
-        features = features.with_columns(pl.lit(np.nan).alias(name) for name in lacking)
-        return features.to_numpy().astype(np.float32), features.columns
-
-    ready = table()
-    ways = {
-        "cost tables: sums of lookups": lambda: score_rows(graph.graph, rows, value, threads),
-        "cost tables: trees walked for the rows, sums": lambda: cost_tables.predict(
-            model, graph.graph, rows, threads
-        ),
-        "cost tables: rows described, trees, sums": lambda: cost_tables.predict(
-            model, graph.graph, _as_trained(replace(graph, rows=cost_rows(graph.graph))), threads
-        ),
-        "rank_pairwise: table given": lambda: ranking.predict(ranker, *ready, threads),
-        "rank_pairwise: table and trees": lambda: ranking.predict(ranker, *table(), threads),
-    }
-    return [
-        {"what": name} | dict(zip(("seconds", "configs_per_s"), speed(work)))
-        for name, work in ways.items()
-    ]
-
-
-def halves(graph: Prepared, seeds: Iterable[int], gamma: float = LOG, threads: int = 2):
+def halves(
+    graph: Prepared, seeds: Iterable[int], gamma: float = LOG, threads: int = 2
+) -> list[float]:
     """Tau on a random half of a graph's distinct configurations, trained on the other; a seed each.
 
     This asks only whether costs add up, not whether they carry over to another program.
     """
     taus = []
-    target = graph.graph.target
     for seed in seeds:
-        order = np.random.default_rng(seed).permutation(len(target))[:HALVES]
-        known, rest = np.array_split(order, 2)
-        learned = terms(graph.graph, graph.rows, known)
-        half = replace(graph, terms=learned, target=target[known])
-        model = fit_variant(VARIANTS[""], [half], gamma, seed, threads)
-        taus.append(kendall_tau(target[rest], score(VARIANTS[""], model, graph)[rest]))
+        order = np.random.default_rng(seed).permutation(graph.graph.configs)[:HALVES]
+        known, rest = (take(graph, half) for half in np.array_split(order, 2))
+        model = fit_variant(FULL, [known], gamma, seed, threads)
+        taus.append(kendall_tau(rest.graph.target, score(FULL, model, rest, threads)))
     return taus

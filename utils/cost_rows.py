@@ -39,11 +39,10 @@ _DIMENSION_NUMBERS = [name for name in NODE_COLUMN if name.startswith("convoluti
 
 @dataclass(frozen=True)
 class Column:
-    """One term of the sum. `rows` int32 [codes of first] or [codes of first, codes of second]."""
+    """One term of the sum: the row that a configuration takes by the codes of one or two nodes."""
 
-    first: int  # index into config_nodes
-    second: int  # -1: the row depends on one node
-    rows: np.ndarray
+    nodes: tuple[int, ...]  # indices into config_nodes
+    rows: np.ndarray  # int32, one axis of codes for each node
 
 
 @dataclass(frozen=True)
@@ -93,25 +92,17 @@ def terms(graph, rows: CostRows, configs: np.ndarray | slice = slice(None)) -> n
     codes = graph.codes[configs]
     found = np.empty((len(rows.columns), len(codes)), np.int32)
     for column, place in zip(rows.columns, found):
-        if column.second < 0:
-            place[:] = column.rows[codes[:, column.first]]
-        else:
-            place[:] = column.rows[codes[:, column.first], codes[:, column.second]]
+        place[:] = column.rows[tuple(codes[:, node] for node in column.nodes)]
     return found.T
 
 
 def score_rows(graph, rows: CostRows, value: np.ndarray, threads: int = 1) -> np.ndarray:
     """float64 [c]: the sum of `value` [Q] over the rows of every configuration of the graph."""
-    tables = [np.zeros(many) for many in np.diff(graph.row_start)]
-    pairs: dict[tuple[int, int], np.ndarray] = {}
+    tables: dict[tuple[int, ...], np.ndarray] = {}
     for column in rows.columns:
         cost = value[column.rows]
-        if column.second < 0:
-            tables[column.first] += cost
-        else:
-            key = (column.first, column.second)
-            pairs[key] = pairs[key] + cost if key in pairs else cost
-    return joint_sum(graph.codes, tables, pairs, threads)
+        tables[column.nodes] = tables[column.nodes] + cost if column.nodes in tables else cost
+    return joint_sum(graph.codes, tables, threads)
 
 
 def row_weights(rows: CostRows, gamma: float) -> np.ndarray:
@@ -142,36 +133,34 @@ def _columns(graph, slots: SlotRows, edges: Edges, facing: EdgeRows, reader, out
     codes = [slice(*graph.row_start[j : j + 2]) for j in range(len(graph.config_nodes))]
     of_row = slots.of_row.astype(np.int64)
     for j, here in enumerate(codes):
-        columns += [Column(j, -1, of_row[here, k]) for k in range(of_row.shape[1])]
+        columns += [Column((j,), of_row[here, k]) for k in range(of_row.shape[1])]
     base = len(slots.node)
     for e, (j, k, m) in enumerate(zip(edges.node, edges.slot, edges.maker)):
         group = 3 * j + k
         used = of_row[codes[j], k] - slots.start[group]
         if m < 0:
-            columns.append(Column(j, -1, base + facing.start[e] + used))
+            columns.append(Column((j,), base + facing.start[e] + used))
             continue
         many = slots.start[group + 1] - slots.start[group]
         made = (of_row[codes[m], 0] - slots.start[3 * m]) * many
-        columns.append(Column(m, j, base + facing.start[e] + made[:, None] + used))
+        columns.append(Column((m, j), base + facing.start[e] + made[:, None] + used))
     base += len(facing.edge)
     node = slots.node[out_slot]
     first = np.flatnonzero(np.diff(np.column_stack([node, reader]), axis=0, prepend=-1).any(1))
     for place in first:
         j = node[place]
-        columns.append(Column(j, -1, base + place + of_row[codes[j], 0] - slots.start[3 * j]))
+        columns.append(Column((j,), base + place + of_row[codes[j], 0] - slots.start[3 * j]))
     return [column for column in map(_simplest, columns) if column is not None]
 
 
 def _simplest(column: Column) -> Column | None:
-    """None where all rows are the same; one node where the other has no say."""
-    rows = column.rows.astype(np.int32)
-    if (rows == rows.flat[0]).all():
+    """Without the nodes that have no say; None where all rows are the same."""
+    rows = column.rows
+    kept = [axis for axis in range(rows.ndim) if (rows != rows.take([0], axis)).any()]
+    if not kept:
         return None
-    if column.second >= 0 and (rows == rows[:1]).all():
-        return Column(column.second, -1, rows[0])
-    if column.second >= 0 and (rows == rows[:, :1]).all():
-        return Column(column.first, -1, rows[:, 0])
-    return Column(column.first, column.second, rows)
+    rows = rows[tuple(slice(None) if axis in kept else 0 for axis in range(rows.ndim))]
+    return Column(tuple(column.nodes[axis] for axis in kept), rows.astype(np.int32))
 
 
 def _out_rows(graph, slots: SlotRows) -> tuple[np.ndarray, np.ndarray]:

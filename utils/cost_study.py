@@ -6,7 +6,7 @@ notebook 08 scores them with the rest.
 
 from __future__ import annotations
 
-import zlib
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,20 +15,26 @@ import numpy as np
 import polars as pl
 
 from utils import cost_tables, ranking, study
-from utils.coding import Graph, deduplicate, read_graph
-from utils.cost import Cost, measured
-from utils.cost_rows import KINDS, CostRows, cost_rows, terms, without
+from utils.cost import measured
+from utils.cost_graphs import Graphs, Prepared
+from utils.cost_rows import KINDS, CostRows, terms, without
 from utils.cost_tables import GAMMAS, LINEAR, LOG, CostTables
 from utils.dataset import GraphFile
+from utils.files import write_json
 from utils.made_of import mark
 from utils.metrics import kendall_tau, within_graph_rank
 from utils.notebook import Run, require, table_path
-from utils.progress import progress
 from utils.study import Fit
 
 MODEL = "cost_tables"
-TERMS = 2_000_000  # of one graph that are trained on at most: 8 bytes and 4 each
 FOLDS = 4  # of the cross-validations inside a training set
+# What cross-validation by family chose on this repository's CPU programs: bytes as they are.
+GAMMA = {
+    "layout:xla:default": LINEAR,
+    "layout:xla:random": LINEAR,
+    "layout:nlp:default": LINEAR,
+    "layout:nlp:random": LINEAR,
+}
 
 
 @dataclass(frozen=True)
@@ -37,7 +43,7 @@ class Variant:
 
     kinds: tuple[str, ...] = ()  # kinds of rows that it leaves out
     prefixes: tuple[str, ...] = ("mp_",)  # features that it leaves out
-    gamma: float | None = None  # fixed; None: chosen
+    gamma: float | None = None  # fixed; None: that of the full model
     pooled: bool = False  # trained on both searches of a source
 
 
@@ -52,53 +58,22 @@ VARIANTS = {
     "gamma_1": Variant(gamma=LINEAR),
     "both_searches": Variant(pooled=True),
 }
+FULL = VARIANTS[""]
 COMBINED = ("stacked", "mean_rank")  # with the per-configuration ranker
 _MADE_BY = (
-    "coding contraction cost_rows cost_study cost_tables layout_edges layout_rows node_costs roles "
-    "tensors"
+    "coding contraction cost_graphs cost_rows cost_study cost_tables joint_sum layout_edges "
+    "layout_rows node_costs roles tensors"
 )
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """A graph, its distinct configurations only, and what is trained on."""
-
-    file: GraphFile
-    graph: Graph
-    rows: CostRows
-    terms: np.ndarray  # int32 [b, T]: rows of the configurations that are trained on
-    target: np.ndarray  # float64 [b]
-
-
-class Graphs:
-    """Prepared graphs by file, read when they are first asked for."""
-
-    def __init__(self, run: Run, max_configs: int = 0) -> None:
-        self.run, self.max_configs, self.kept = run, max_configs, {}
-
-    def __call__(self, file: GraphFile) -> Prepared:
-        if file not in self.kept:
-            vectors = table_path(self.run, "node_vectors", file)
-            found = pl.read_parquet(vectors).to_numpy() if vectors.exists() else None
-            self.kept[file] = prepare(file, found, self.max_configs)
-        return self.kept[file]
-
-
-def prepare(file: GraphFile, vectors: np.ndarray | None = None, max_configs: int = 0) -> Prepared:
-    """Read a graph. At most `max_configs` configurations (0: all), drawn by the graph's name, and
-    at most TERMS terms are kept for training."""
-    graph, _, _ = deduplicate(read_graph(file))
-    rows = cost_rows(graph, vectors)
-    limit = max(2, TERMS // max(1, len(rows.columns)))
-    limit = min(limit, max_configs or graph.configs, graph.configs)
-    draw = np.random.default_rng(zlib.crc32(file.id.encode()))
-    chosen = np.sort(draw.choice(graph.configs, limit, replace=False))
-    return Prepared(file, graph, rows, terms(graph, rows, chosen), graph.target[chosen])
-
-
 def default_gamma(files: Sequence[GraphFile]) -> float:
-    """What cross-validation chose: bytes as they are on CPU programs, their logarithm on a TPU."""
-    return LINEAR if all(file.ours for file in files) else LOG
+    """The stored gamma of a collection; of public (TPU) files the logarithm."""
+    return GAMMA[files[0].collection] if all(file.ours for file in files) else LOG
+
+
+def seen_rows(rows: CostRows, variant: Variant = FULL) -> CostRows:
+    """The rows as a variant sees them."""
+    return without(rows, variant.kinds, variant.prefixes)
 
 
 def fit_variant(
@@ -110,19 +85,21 @@ def fit_variant(
     is nothing to generalize from but ranks: all pairs count alike.
     """
     graphs = sorted(graphs, key=lambda graph: (graph.file.id, graph.file.split))
-    several = len({graph.file.family or graph.file.name for graph in graphs}) > 1
     return cost_tables.fit(
-        [without(g.rows, variant.kinds, variant.prefixes) for g in graphs],
-        [g.terms for g in graphs],
-        [g.target for g in graphs],
-        gamma=gamma, weighted=several, seed=seed, threads=threads,
+        [seen_rows(g.rows, variant) for g in graphs],
+        [terms(g.graph, g.rows) for g in graphs],
+        [g.graph.target for g in graphs],
+        gamma=gamma, weighted=_several_families(graphs), seed=seed, threads=threads,
     )  # fmt: skip
 
 
+def _several_families(graphs: Sequence[Prepared]) -> bool:
+    return len({graph.file.family or graph.file.name for graph in graphs}) > 1
+
+
 def score(variant: Variant, model: CostTables, graph: Prepared, threads: int = 2) -> np.ndarray:
-    """Scores of a graph's distinct configurations, float64 [c]."""
-    rows = without(graph.rows, variant.kinds, variant.prefixes)
-    return cost_tables.predict(model, graph.graph, rows, threads)
+    """Scores of a graph's configurations, float64 [c]."""
+    return cost_tables.predict(model, graph.graph, seen_rows(graph.rows, variant), threads)
 
 
 def held_out_scores(
@@ -139,17 +116,14 @@ def held_out_scores(
     return found
 
 
-def choose_gamma(
-    variant: Variant, graphs: Sequence[Prepared], threads: int = 2
-) -> tuple[float, dict[float, float]]:
-    """The gamma of the best held-out tau, and the mean tau of each. One family: the logarithm."""
+def choose_gamma(graphs: Sequence[Prepared], threads: int = 2) -> dict[float, float]:
+    """Mean held-out tau of the full model by each of GAMMAS."""
     means = {}
     for gamma in GAMMAS:
-        scores = held_out_scores(variant, graphs, gamma, 0, threads)
-        taus = [kendall_tau(g.graph.target, scores[g.file]) for g in graphs if g.file in scores]
-        if taus:
-            means[gamma] = float(np.mean(taus))
-    return (max(means, key=means.get) if means else LOG), means
+        scores = held_out_scores(FULL, graphs, gamma, 0, threads)
+        taus = [kendall_tau(graph.graph.target, scores[graph.file]) for graph in graphs]
+        means[gamma] = float(np.mean(taus))
+    return means
 
 
 def run_fits(
@@ -162,62 +136,74 @@ def run_fits(
 ) -> int:
     """Run every fit of `cost_tables` and its variants whose files aren't there; how many were run.
 
-    choose: gamma by cross-validation on the training families, else `default_gamma`. The model of
+    choose: gamma by cross-validation on the training families, else the stored one. The model of
     `save_seed` that was trained on train is saved.
     """
-    done, graphs, gammas = 0, Graphs(run, max_configs), {}
-    for number, fit in enumerate(progress(fits, desc="fits", unit="fit")):
-        if number and fit.collection.split(":")[1] != fits[number - 1].collection.split(":")[1]:
-            graphs.kept.clear()
-        name = fit.model.partition("/")[2]
-        variant = VARIANTS.get(name, VARIANTS[""])
-        train = _training_files(run, fit, variant)
-        vectors = [table_path(run, "node_vectors", f) for f in train] if name == "with_mp" else []
-        parts = [f.path for f in (*train, *(f for of in fit.scored.values() for f in of))]
-        parts += [path for path in vectors if path.exists()]
-        made_of = mark(_MADE_BY, fit.model, max_configs, choose, threads, *parts)
-        stems = {p: study.stem_of(run, fit, p) for p, files in fit.scored.items() if files}
-        keep = fit.model == MODEL and fit.fold is None and fit.seed == save_seed
-        place = Path(run.out) / "models" / fit.collection.replace(":", "_") / MODEL
-        if all(study.is_done(s, made_of) for s in stems.values()) and not (
-            keep and not study.is_saved(place)
-        ):
-            continue
-        learned = [graphs(file) for file in train]
-        if (key := (variant, frozenset(train))) not in gammas:
-            gammas[key] = _gamma(variant, learned, choose, threads)
-        gamma, tried = gammas[key]
+    done, graphs = 0, Graphs(run, max_configs)
+
+    def made_of(fit: Fit) -> str:
+        read = _files_read(run, fit)
+        return mark(_MADE_BY, fit.model, max_configs, choose, threads, *read)
+
+    for due in study.due(run, fits, made_of, MODEL, save_seed):
+        fit, variant = due.fit, _variant(due.fit)
+        learned = [graphs.sampled(file) for file in _training_files(run, fit)]
+        gamma, tried = _gamma(run, fit, graphs, choose, threads)
         with measured() as cost:
-            model, scorer = _train(run, fit, variant, learned, gamma, threads)
-        for protocol, stem in stems.items():
-            costs = {"fit_s": cost.seconds} | {"gamma": gamma, "gamma_taus": tried}
-            found, used = _score_all(scorer, [graphs(f) for f in fit.scored[protocol]])
-            rows = sum(map(len, found.values()))
-            costs |= {"predict_s": used.seconds, "configs_per_s": rows / used.seconds}
-            peaks = [peak for peak in (cost.peak_mb, used.peak_mb) if peak is not None]
-            costs["peak_mb"] = max(peaks, default=None)
-            study.write_predictions(stem, found, **costs, made_of=made_of)
-        if keep:
+            model = fit_variant(variant, learned, gamma, fit.seed, threads)
+            scorer = _scorer(run, fit, model, learned, threads)
+        study.write_scores(
+            due, cost, graphs, lambda _, graph: scorer(graph), gamma=gamma, gamma_taus=tried
+        )
+        if due.saved:
             facts = {"collection": fit.collection, "seed": fit.seed}
-            cost_tables.save_model(model, place, **facts, trained_on=[f.id for f in train])
+            facts["trained_on"] = [graph.file.id for graph in learned]
+            cost_tables.save_model(model, due.saved, **facts)
         done += 1
     return done
 
 
-def _gamma(variant: Variant, graphs, choose: bool, threads: int):
-    families = {graph.file.family or graph.file.name for graph in graphs}
-    if variant.gamma is not None:
-        return variant.gamma, {}
-    if len(families) == 1:
+def _variant(fit: Fit) -> Variant:
+    return VARIANTS.get(fit.model.partition("/")[2], FULL)
+
+
+def _files_read(run: Run, fit: Fit) -> list[Path]:
+    """Every file whose change means that a fit has to be run again."""
+    files = [*_training_files(run, fit), *(file for of in fit.scored.values() for file in of)]
+    read = [file.path for file in files]
+    if fit.model == f"{MODEL}/with_mp":
+        read += [p for p in (table_path(run, "node_vectors", f) for f in files) if p.exists()]
+    if fit.model == f"{MODEL}/stacked":
+        read += [require(table_path(run, "features", file), "04") for file in files]
+    if fit.model == f"{MODEL}/mean_rank":
+        read += _ranker_predictions(run, fit)
+    return read
+
+
+def _gamma(run: Run, fit: Fit, graphs: Graphs, choose: bool, threads: int):
+    """(gamma, mean held-out tau of each gamma that was tried) of a fit.
+
+    Variants take that of the full model, so that they differ from it in one thing only. A choice
+    is kept as a file, since it takes more fits than the fit itself.
+    """
+    if (fixed := _variant(fit).gamma) is not None:
+        return fixed, {}
+    learned = [graphs.sampled(file) for file in fit.train]
+    if not _several_families(learned):
         return LOG, {}
-    if choose:
-        return choose_gamma(variant, graphs, threads)
-    return default_gamma([graph.file for graph in graphs]), {}
+    if not choose:
+        return default_gamma(fit.train), {}
+    made_of = mark(_MADE_BY, graphs.max_configs, threads, *(file.path for file in fit.train))
+    path = Path(run.out) / "tables" / "gammas" / f"{made_of}.json"
+    if not path.exists():
+        write_json(path, choose_gamma(learned, threads))
+    tried = {float(k): tau for k, tau in json.loads(path.read_text(encoding="utf-8")).items()}
+    return max(tried, key=tried.get), tried
 
 
-def _training_files(run: Run, fit: Fit, variant: Variant) -> list[GraphFile]:
+def _training_files(run: Run, fit: Fit) -> list[GraphFile]:
     """The fit's graphs; pooled: graphs of their families in the other search of the source too."""
-    if not variant.pooled:
+    if not _variant(fit).pooled:
         return list(fit.train)
     source = fit.collection.rpartition(":")[0]
     families = {file.family or file.name for file in fit.train}
@@ -232,24 +218,24 @@ def _training_files(run: Run, fit: Fit, variant: Variant) -> list[GraphFile]:
     ]
 
 
-def _train(run: Run, fit: Fit, variant: Variant, graphs, gamma: float, threads: int):
-    """(model, function from a prepared graph to its scores)."""
-    model = fit_variant(variant, graphs, gamma, fit.seed, threads)
-
+def _scorer(run: Run, fit: Fit, model: CostTables, learned: Sequence[Prepared], threads: int):
+    """What turns a prepared graph into its scores."""
     def alone(graph: Prepared) -> np.ndarray:
-        return score(variant, model, graph, threads)
+        return score(_variant(fit), model, graph, threads)
 
     if fit.model == f"{MODEL}/stacked":
-        return model, _stacked(run, fit, variant, graphs, gamma, alone, threads)
+        held_out = held_out_scores(FULL, learned, model.gamma, fit.seed, threads)
+        return _stacked(run, fit, learned, held_out, alone, threads)
     if fit.model == f"{MODEL}/mean_rank":
-        return model, _mean_rank(run, fit, alone)
-    return model, alone
+        return _mean_rank(run, fit, alone)
+    return alone
 
 
-def _stacked(run: Run, fit: Fit, variant, graphs, gamma, alone, threads) -> Callable:
+def _stacked(run: Run, fit: Fit, learned, held_out, alone: Callable, threads: int) -> Callable:
     """`rank_pairwise` with one column more: the cost tables' score, held out in training."""
-    held_out = held_out_scores(variant, graphs, gamma, fit.seed, threads)
-    tables = [_with_score(run, g.file, held_out.get(g.file, alone(g))) for g in graphs]
+    tables = [
+        _with_score(run, g, held_out[g.file] if held_out else alone(g)) for g in learned
+    ]
     values, names = zip(*map(study.features_of, tables))
     target = np.concatenate([table["target"].to_numpy() for table in tables])
     graph = np.repeat(np.arange(len(tables)), [len(table) for table in tables])
@@ -257,22 +243,20 @@ def _stacked(run: Run, fit: Fit, variant, graphs, gamma, alone, threads) -> Call
         "rank_pairwise", np.concatenate(values), names[0], target, graph, fit.seed, threads
     )
     return lambda g: ranking.predict(
-        ranker, *study.features_of(_with_score(run, g.file, alone(g))), threads
+        ranker, *study.features_of(_with_score(run, g, alone(g))), threads
     )
 
 
-def _with_score(run: Run, file: GraphFile, score: np.ndarray) -> pl.DataFrame:
-    table = study.read_features(run, file)
-    spread = score.std()
-    return table.with_columns(cost_score=(score - score.mean()) / (spread if spread else 1.0))
+def _with_score(run: Run, graph: Prepared, score: np.ndarray) -> pl.DataFrame:
+    table = study.read_features(run, graph.file)
+    if graph.chosen is not None:
+        table = table[graph.chosen]
+    return table.with_columns(cost_score=(score - score.mean()) / (score.std() or 1.0))
 
 
 def _mean_rank(run: Run, fit: Fit, alone: Callable) -> Callable:
     """The mean of a configuration's ranks by cost tables and by `rank_pairwise` (notebook 05)."""
-    other = replace(fit, model="rank_pairwise")
-    stems = [study.stem_of(run, other, protocol) for protocol, of in fit.scored.items() if of]
-    paths = [require(stem.with_name(stem.name + ".parquet"), "05") for stem in stems]
-    table = pl.concat([pl.read_parquet(path) for path in paths])
+    table = pl.concat([pl.read_parquet(path) for path in _ranker_predictions(run, fit)])
     known = {
         key: part.sort("config")["score"].to_numpy()
         for key, part in table.group_by("split", "name")
@@ -285,7 +269,7 @@ def _mean_rank(run: Run, fit: Fit, alone: Callable) -> Callable:
     return both
 
 
-def _score_all(scorer: Callable, graphs) -> tuple[dict[GraphFile, np.ndarray], Cost]:
-    with measured() as cost:
-        found = {graph.file: scorer(graph) for graph in graphs}
-    return found, cost
+def _ranker_predictions(run: Run, fit: Fit) -> list[Path]:
+    other = replace(fit, model="rank_pairwise")
+    stems = [study.stem_of(run, other, protocol) for protocol, of in fit.scored.items() if of]
+    return [require(stem.with_name(stem.name + ".parquet"), "05") for stem in stems]

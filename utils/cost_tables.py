@@ -9,7 +9,6 @@ Once trained, each row of a graph is predicted once; scoring a configuration is 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +19,7 @@ from scipy import sparse
 
 from utils.cost_rows import ROW_VERSION, CostRows, row_weights, score_rows
 from utils.dataset import DataError
-from utils.files import atomic_path, write_json
-from utils.metrics import within_graph_rank
+from utils.model_files import load_trees, save_trees
 
 PARAMETERS = {
     "tree_method": "hist",
@@ -101,10 +99,8 @@ def make_objective(matrix: sparse.csr_array, pairs: Pairs) -> Callable:
 
     The loss is the sum over pairs of weight x log(1 + exp(s[fast] - s[slow])), s = M f.
     """
-    squared = matrix.copy()
-    squared.data **= 2
-    squared = squared.T.tocsr()
     across = matrix.T.tocsr()
+    squared = sparse.csr_array((across.data**2, across.indices, across.indptr), across.shape)
     root = np.sqrt(np.diff(matrix.indptr))
     size = matrix.shape[0]
 
@@ -182,22 +178,11 @@ def predict(model: CostTables, graph, rows: CostRows, threads: int = 2) -> np.nd
 
 def save_model(model: CostTables, stem: Path, **facts) -> None:
     """Write `stem`.ubj (the trees) and `stem`.json (features, gamma, version and `facts`)."""
-    stem = Path(stem)
-    with atomic_path(stem.with_name(stem.name + ".ubj")) as temporary:
-        temporary.write_bytes(model.booster.save_raw("ubj"))
-    about = {"model": "cost_tables", "row_version": ROW_VERSION, "gamma": model.gamma}
-    write_json(stem.with_name(stem.name + ".json"), about | facts | {"names": model.names})
+    about = {"model": "cost_tables", "gamma": model.gamma} | facts | {"names": model.names}
+    save_trees(stem, model.booster, ROW_VERSION, **about)
 
 
 def load_model(stem: Path) -> CostTables:
     """Read what `save_model` wrote. Raises DataError for another version of the rows."""
-    stem = Path(stem)
-    path = stem.with_name(stem.name + ".json")
-    about = json.loads(path.read_text(encoding="utf-8"))
-    version = about.get("row_version")
-    if version != ROW_VERSION:
-        raise DataError(
-            f"{path}: made for row version {version}, this is version {ROW_VERSION}: train again"
-        )
-    booster = xgboost.Booster(model_file=str(stem.with_name(stem.name + ".ubj")))
-    return CostTables(tuple(about["names"]), about["gamma"], booster)
+    trees, about = load_trees(stem, ROW_VERSION)
+    return CostTables(tuple(about["names"]), about["gamma"], trees)

@@ -1,92 +1,68 @@
 """Sums over the nodes of a configuration, several nodes a lookup.
 
 A lookup costs more than the small-integer arithmetic that finds its place. Nodes have few rows
-each, so the tables of a few nodes, and of the pairs among them, are added up beforehand into one
-table over all combinations of their codes, small enough for the processor's nearest cache.
+each, so the tables of a few neighbours are added up beforehand into one table over all
+combinations of their codes, small enough for the processor's own cache. A chain of nodes, each
+with a table of it and the one before, is cut into such groups that share their ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import reduce
+from math import prod
 
 import numpy as np
 
-LIMIT = 4096  # entries of one table: 32 KB
-CHUNK = 1 << 14  # configurations that are worked on at once
+LIMIT = 1 << 13  # entries of a joint table: 64 KB
+CHUNK = 1 << 16  # configurations that are worked on at once, at most
 
-Lookup = tuple[tuple[int, ...], tuple[int, ...], np.ndarray]  # nodes, their rows, table
+Nodes = tuple[int, ...]  # columns of codes
+Lookup = tuple[Nodes, np.ndarray]  # nodes, table with one axis for each
 
 
-def joint_sum(
-    codes: np.ndarray,
-    tables: Sequence[np.ndarray],
-    pairs: dict[tuple[int, int], np.ndarray],
-    threads: int = 1,
-) -> np.ndarray:
-    """float64 [c]: the sum of tables[j][codes[:, j]] and of pairs[i, j][codes[:, i], codes[:, j]].
+def joint_sum(codes: np.ndarray, tables: Mapping[Nodes, np.ndarray], threads: int = 1):
+    """float64 [c]: the sum over `tables` of ``tables[i, j, ...][codes[:, i], codes[:, j], ...]``.
 
-    codes: uint8 or uint16 [c, nc], best column by column in memory (as `coding.Graph` has them);
-    tables: float64 [rows of node j] for each node; pairs: float64 [rows of i, rows of j].
+    codes: unsigned [c, nc], best column by column in memory (as `coding.Graph` has them);
+    tables: float64, one axis for each of the nodes that they are filed under, one or more.
     The result depends on neither `threads` nor the number of configurations.
     """
-    lookups = join(tables, pairs)
+    lookups = join(tables)
     total = np.zeros(len(codes))
 
-    def work(start: int) -> None:
-        part, out = codes[start : start + CHUNK], total[start : start + CHUNK]
-        place = np.empty(len(part), np.uint32)
-        found = np.empty(len(part))
-        for nodes, many, table in lookups:
-            narrow = place if len(table) > 1 << 16 else place.view(np.uint16)[: len(part)]
-            narrow[:] = part[:, nodes[0]]
-            for node, rows in zip(nodes[1:], many[1:]):
-                narrow *= narrow.dtype.type(rows)
-                narrow += part[:, node]
-            np.take(table, narrow, out=found, mode="clip")
-            np.add(out, found, out=out)
+    def work(part: np.ndarray, total: np.ndarray) -> None:
+        for nodes, table in lookups:
+            place = part[:, nodes[0]].astype(np.uint16 if table.size < 1 << 16 else np.uint32)
+            for node, rows in zip(nodes[1:], table.shape[1:]):
+                place *= rows
+                place += part[:, node]
+            total += np.take(table, place, mode="clip")  # clip: places need no check
 
+    cuts = np.linspace(0, len(codes), -(-len(codes) // CHUNK) + 1).astype(int)[1:-1]
     with ThreadPoolExecutor(threads) as pool:  # numpy lets go of the interpreter while it works
-        list(pool.map(work, range(0, len(codes), CHUNK)))
+        list(pool.map(work, np.split(codes, cuts), np.split(total, cuts)))
     return total
 
 
-def join(
-    tables: Sequence[np.ndarray], pairs: dict[tuple[int, int], np.ndarray]
-) -> list[Lookup]:
+def join(tables: Mapping[Nodes, np.ndarray]) -> list[Lookup]:
     """Few lookups with the same sum: neighbouring nodes together while their table is small."""
-    many = [len(table) for table in tables]
-    groups: list[list[int]] = []
-    size = LIMIT + 1
-    for node in (j for j, rows in enumerate(many) if rows > 1):
-        if size * many[node] > LIMIT:
-            groups.append([])
-            size = 1
-        groups[-1].append(node)
-        size *= many[node]
-    group_of = {node: g for g, nodes in enumerate(groups) for node in nodes}
-    constant = sum(float(table[0]) for table in tables if len(table) == 1)
-    joint = [np.zeros([many[node] for node in nodes]) for nodes in groups]
-    for node, g in group_of.items():
-        joint[g] += _spread(tables[node], groups[g], (node,))
-    apart: list[Lookup] = []
-    for (i, j), table in pairs.items():
-        if i in group_of and group_of[i] == group_of.get(j):
-            joint[group_of[i]] += _spread(table, groups[group_of[i]], (i, j))
+    groups: list[tuple[list[int], list[np.ndarray]]] = []  # nodes, newest first; parts of a table
+    size = 1  # of the last group's table
+    for nodes in sorted(tables, key=lambda nodes: (max(nodes), -len(nodes))):
+        rows = dict(zip(nodes, tables[nodes].shape))
+        new = [node for node in nodes if not groups or node not in groups[-1][0]]
+        if not groups or new and size * prod(map(rows.get, new)) > LIMIT:
+            groups.append(([], []))
+            new, size = [*nodes], 1
+        group, parts = groups[-1]
+        group[:0] = new
+        size *= prod(map(rows.get, new))
+        order = sorted(range(len(nodes)), key=[group.index(node) for node in nodes].__getitem__)
+        part = tables[nodes].transpose(order).reshape([rows.get(node, 1) for node in group])
+        if new:
+            parts.append(part)
         else:
-            apart.append(((i, j), (many[i], many[j]), np.ascontiguousarray(table).ravel()))
-    inside = [
-        (tuple(nodes), table.shape, table.ravel()) for nodes, table in zip(groups, joint)
-    ]
-    if constant and (inside or apart):
-        nodes, rows, table = (inside or apart)[0]
-        (inside or apart)[0] = nodes, rows, table + constant
-    return inside + apart
-
-
-def _spread(table: np.ndarray, nodes: list[int], axes: tuple[int, ...]) -> np.ndarray:
-    """`table` [rows of axes] with the axes of `nodes`, of length 1 where it doesn't depend."""
-    order = sorted(axes, key=nodes.index)
-    table = np.transpose(table, [axes.index(node) for node in order])
-    shape = [table.shape[order.index(node)] if node in order else 1 for node in nodes]
-    return table.reshape(shape)
+            parts[-1] = parts[-1] + part
+    return [(tuple(nodes), reduce(np.add, parts)) for nodes, parts in groups]

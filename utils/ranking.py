@@ -10,7 +10,6 @@ slash is an ablation, for example `rank_pairwise/no_copies`.
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,8 +23,8 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from threadpoolctl import ThreadpoolController  # comes with scikit-learn
 
 from utils.dataset import DataError, GraphFile
-from utils.files import atomic_path, write_json
 from utils.metrics import within_graph_rank
+from utils.model_files import load_trees, save_trees
 
 # Raised whenever a feature column changes its meaning: a saved model refuses other versions.
 FEATURE_VERSION = 1
@@ -266,22 +265,11 @@ def save_model(ranker: Ranker, stem: Path, **facts) -> None:
     """
     if not isinstance(ranker.estimator, xgboost.Booster):
         raise TypeError(f"{ranker.model} can't be saved without pickle: fit it again instead")
-    stem = Path(stem)
-    with atomic_path(stem.with_name(stem.name + ".ubj")) as temporary:
-        temporary.write_bytes(ranker.estimator.save_raw("ubj"))
-    about = {"model": ranker.model, "feature_version": FEATURE_VERSION} | facts
-    write_json(stem.with_name(stem.name + ".json"), about | {"columns": ranker.columns})
+    about = {"model": ranker.model} | facts | {"columns": ranker.columns}
+    save_trees(stem, ranker.estimator, FEATURE_VERSION, **about)
 
 
 def load_model(stem: Path) -> Ranker:
     """Read what `save_model` wrote. Raises DataError for another feature version."""
-    stem = Path(stem)
-    about_path, trees = stem.with_name(stem.name + ".json"), stem.with_name(stem.name + ".ubj")
-    about = json.loads(about_path.read_text(encoding="utf-8"))
-    version = about.get("feature_version")
-    if version != FEATURE_VERSION:
-        raise DataError(
-            f"{about_path}: made for feature version {version}, this is version {FEATURE_VERSION}: "
-            "train again"
-        )
-    return Ranker(about["model"], tuple(about["columns"]), xgboost.Booster(model_file=str(trees)))
+    trees, about = load_trees(stem, FEATURE_VERSION)
+    return Ranker(about["model"], tuple(about["columns"]), trees)

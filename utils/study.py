@@ -8,21 +8,23 @@ over all labelled graphs: what a new program would see).
 
 from __future__ import annotations
 
-import hashlib
 import json
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
 from utils import ranking
-from utils.cost import measured
+from utils.cost import Cost, measured
 from utils.dataset import DataError, GraphFile
 from utils.feature_tables import NOT_FEATURES
 from utils.files import write_json, write_parquet
+from utils.made_of import mark
+from utils.model_files import is_saved, model_stem
 from utils.notebook import Run, require, table_path
 from utils.progress import progress
 
@@ -187,62 +189,94 @@ def write_predictions(stem: Path, scores: dict[GraphFile, np.ndarray], **costs) 
     write_json(stem.with_name(stem.name + ".json"), costs | {"rows": rows})
 
 
+@dataclass(frozen=True)
+class Due:
+    """A fit that has to be run, and where its files go."""
+
+    fit: Fit
+    made_of: str
+    stems: dict[str, Path]  # protocol -> predictions
+    saved: Path | None  # stem of the model, where it is kept
+
+
+def due(
+    run: Run, fits: Iterable[Fit], made_of: Callable[[Fit], str], model: str, save_seed: int
+) -> Iterator[Due]:
+    """The fits whose files aren't there yet, or were made of something else, with a progress bar.
+
+    The model `model` of `save_seed` that was trained on train is kept.
+    """
+    for fit in progress(fits, desc="fits", unit="fit"):
+        mark_now = made_of(fit)
+        stems = {protocol: stem_of(run, fit, protocol) for protocol, of in fit.scored.items() if of}
+        keep = fit.model == model and fit.fold is None and fit.seed == save_seed
+        saved = model_stem(run.out, fit.collection, model) if keep else None
+        there = all(is_done(stem, mark_now) for stem in stems.values())
+        if not there or (saved and not is_saved(saved)):
+            yield Due(fit, mark_now, stems, saved)
+
+
 def run_fits(
     run: Run, fits: Sequence[Fit], max_configs: int = 0, save_seed: int = 0, threads: int = 2
 ) -> int:
     """Run every fit whose files aren't there yet; returns how many were run.
 
-    A fit is run again when its graphs' feature tables, its parameters or the code's feature
-    version changed. The `rank_pairwise` model of `save_seed` that was trained on train is saved.
+    A fit is run again when its graphs' feature tables, its parameters or the code changed. The
+    `rank_pairwise` model of `save_seed` that was trained on train is saved.
     """
     done = 0
-    for fit in progress(fits, desc="fits", unit="fit"):
-        made_of = _fingerprint(run, fit, max_configs)
-        keep = fit.model == "rank_pairwise" and fit.fold is None and fit.seed == save_seed
-        stem = Path(run.out) / "models" / fit.collection.replace(":", "_") / fit.model
-        stems = {protocol: stem_of(run, fit, protocol) for protocol, of in fit.scored.items() if of}
-        if all(is_done(s, made_of) for s in stems.values()) and not (keep and not is_saved(stem)):
-            continue
-        ranker, fit_cost = None, None
+
+    def made_of(fit: Fit) -> str:
+        files = (*fit.train, *(f for files in fit.scored.values() for f in files))
+        tables = [require(table_path(run, "features", file), "04") for file in files]
+        return mark("metrics ranking study", fit.model, max_configs, threads, *tables)
+
+    for one in due(run, fits, made_of, "rank_pairwise", save_seed):
+        fit, ranker, fit_cost = one.fit, None, None
         if fit.train:
             with measured() as fit_cost:
                 values, names, target, graph = training_rows(run, fit.train, max_configs, fit.seed)
                 ranker = ranking.fit(fit.model, values, names, target, graph, fit.seed, threads)
             del values, target, graph
-        for protocol, place in stems.items():
-            scores, costs = _predict(run, fit, ranker, fit.scored[protocol], threads)
-            if fit_cost:
-                costs["fit_s"] = fit_cost.seconds
-                costs["peak_mb"] = _largest(fit_cost.peak_mb, costs["peak_mb"])
-            write_predictions(place, scores, **costs, made_of=made_of)
-        if keep:
+
+        def score(file: GraphFile, table: pl.DataFrame) -> np.ndarray:
+            if ranker is None:
+                return ranking.floor_score(fit.model, file, table, fit.seed)
+            return ranking.predict(ranker, *features_of(table), threads)
+
+        write_scores(one, fit_cost, partial(read_features, run), score)
+        if one.saved:
             graphs = [file.id for file in fit.train]
             facts = {"collection": fit.collection, "seed": fit.seed, "trained_on": graphs}
-            ranking.save_model(ranker, stem, **facts)
+            ranking.save_model(ranker, one.saved, **facts)
         done += 1
     return done
 
 
-def _predict(run: Run, fit: Fit, ranker, files: Sequence[GraphFile], threads: int):
-    """Scores of each graph; only the prediction itself is timed, not reading the tables."""
-    scores, seconds, peak = {}, 0.0, None
-    for file in files:
-        table = read_features(run, file)
-        if ranker is None:
-            scores[file] = ranking.floor_score(fit.model, file, table, fit.seed)
-            continue
-        values, names = features_of(table)
-        with measured() as cost:
-            scores[file] = ranking.predict(ranker, values, names, threads)
-        seconds, peak = seconds + cost.seconds, _largest(peak, cost.peak_mb)
-    rows = sum(map(len, scores.values()))
-    speed = rows / seconds if seconds else None
-    timed = {"predict_s": seconds, "configs_per_s": speed, "peak_mb": peak}
-    return scores, {"fit_s": None} | (timed if ranker else dict.fromkeys(timed))
+def write_scores(
+    one: Due, fit_cost: Cost | None, read: Callable, score: Callable, **facts
+) -> None:
+    """Score the graphs of all protocols of a fit by `score(file, read(file))`; write predictions.
 
-
-def _largest(*values: float | None) -> float | None:
-    return max((value for value in values if value is not None), default=None)
+    Only the scoring is timed, not the reading; nothing is for an untrained floor (`fit_cost` None).
+    """
+    for protocol, stem in one.stems.items():
+        scores, costs = {}, [fit_cost] if fit_cost else []
+        for file in one.fit.scored[protocol]:
+            given = read(file)
+            with measured() as cost:
+                scores[file] = score(file, given)
+            costs.append(cost)
+        spent = dict.fromkeys(("fit_s", "predict_s", "configs_per_s", "peak_mb"))
+        if fit_cost:
+            seconds = sum(cost.seconds for cost in costs[1:])
+            peaks = [cost.peak_mb for cost in costs if cost.peak_mb is not None]
+            spent = {
+                "fit_s": fit_cost.seconds, "predict_s": seconds,
+                "configs_per_s": sum(map(len, scores.values())) / seconds,
+                "peak_mb": max(peaks, default=None),
+            }  # fmt: skip
+        write_predictions(stem, scores, **spent, **facts, made_of=one.made_of)
 
 
 def stem_of(run: Run, fit: Fit, protocol: str) -> Path:
@@ -250,11 +284,6 @@ def stem_of(run: Run, fit: Fit, protocol: str) -> Path:
     return prediction_stem(
         run.out, fit.collection, fit.model, protocol, fit.fold_assignment, fit.seed, fit.fold
     )
-
-
-def is_saved(stem: Path) -> bool:
-    """Are a model's two files there?"""
-    return all(stem.with_name(stem.name + end).exists() for end in (".ubj", ".json"))
 
 
 def is_done(stem: Path, made_of: str) -> bool:
@@ -266,14 +295,3 @@ def is_done(stem: Path, made_of: str) -> bool:
         return json.loads(costs.read_text(encoding="utf-8")).get("made_of") == made_of
     except json.JSONDecodeError:
         return False
-
-
-def _fingerprint(run: Run, fit: Fit, max_configs: int) -> str:
-    """Changes when a table that the fit reads is written anew, or a parameter changes."""
-    parts: list = [ranking.FEATURE_VERSION, max_configs, fit.model]
-    if fit.train:
-        parts += [ranking.RANK_PARAMETERS, ranking.RANK_TREES, ranking.HIST_PARAMETERS]
-    for file in (*fit.train, *(f for files in fit.scored.values() for f in files)):
-        state = require(table_path(run, "features", file), "04").stat()
-        parts.append((file.id, file.split, state.st_size, state.st_mtime_ns))
-    return hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
