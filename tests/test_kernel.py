@@ -5,6 +5,8 @@ sample laid out like Kaggle's mount; the second one has packages a year older th
 """
 
 import inspect
+import os
+from pathlib import Path
 
 import kernel_runs
 import nbformat
@@ -21,6 +23,7 @@ from utils.vector_tables import get_reducer, write_vectors
 
 COLLECTIONS = ("layout:xla:random", "tile:xla")
 GRAPHS = {"train": 3, "valid": 2, "test": 1}
+REAL = Path(os.environ.get("TPUGRAPHS_DIR", kernel.ROOT.parent / "shared" / "tpugraphs"))
 MOUNT = "/kaggle/input/predict-ai-model-runtime"
 OTHER_MOUNT = "/kaggle/input/competitions/predict-ai-model-runtime"
 
@@ -128,6 +131,22 @@ def test_it_runs_on_releases_a_year_older(mount, kernel_run, tmp_path):
         assert old["scores"]["byte_count"] == pytest.approx(new["scores"]["byte_count"], abs=1e-9)
         assert old["scores"].keys() == new["scores"].keys()
         assert old["ceiling"] == pytest.approx(new["ceiling"], abs=0.02)
+
+
+def test_it_runs_on_real_files_of_the_release(tmp_path):
+    if not (REAL / "npz").is_dir():
+        pytest.skip(f"no real files in {REAL}: set TPUGRAPHS_DIR")
+    old = kernel_runs.OLD_PYTHON
+    python = old if old.exists() else kernel_runs.here()
+    found = kernel_runs.run(python, tmp_path, f'DATA_DIR="{REAL.resolve()}"', "THREADS=1")
+    files = index(REAL / "npz")
+    kernel_runs.check_rows(found["rows"], {f.id: configs_of(f) for f in files if f.split == "test"})
+    for result in found["results"]:
+        labelled = [
+            f for f in files if f.collection == result["collection"] and f.split == "train"
+        ]
+        assert result["trained_on"] == len(labelled)
+        assert labelled or result["chosen"] == "byte_count"
 
 
 def configs_of(file) -> int:

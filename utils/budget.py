@@ -17,6 +17,7 @@ from utils.npz import open_npz, read_headers
 
 # Seconds on one core of 2024, sizes in bytes: only their proportions have to be about right.
 SECONDS_A_FILE = 0.02
+SECONDS_A_CHECK = 0.004  # of headers and small arrays
 SECONDS_A_NODE = 2e-4  # statistics and message passing
 SECONDS_A_CONFIG = 2e-5, 2e-7  # features and scores: fixed, and for each configurable node
 SECONDS_A_ROW = 4e-4  # of training one ranker
@@ -26,7 +27,7 @@ BYTES_A_CONFIG = 12_000  # while features are made: some 250 columns, several fl
 BYTES_A_ROW = 5_000  # while trees are trained
 BYTES_A_TERM = 100, 5  # of the sums behind cost tables; terms for each configurable node
 BYTES_A_NODE = 12_000  # NetworkX and the propagated columns
-TRUST = 3.0  # seconds of guessed work after which measurements count as much as the guess
+TRUST = 1.0  # seconds of guessed work after which measurements count as much as the guess
 MARGIN = 1.3  # on everything that has to be done
 FEWEST = 20  # configurations of a graph below which training on fewer graphs is better
 

@@ -8,46 +8,17 @@ front (``fit`` and ``cost_tables_fit``). What can't be done safely raises `Flatt
 
 from __future__ import annotations
 
-import __future__
 import ast
 import builtins
-import dis
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType
 
-PACKAGE = "utils"
-FLAGS = __future__.annotations.compiler_flag  # hints are text, so they reach nothing
-
-
-class FlattenError(ValueError):
-    """These modules can't be put into one namespace. One line."""
-
-
-@dataclass
-class Statement:
-    """One statement at the top of a module, with the comment lines above it."""
-
-    module: str
-    node: ast.stmt
-    names: tuple[str, ...]  # that it defines
-    first: int  # line number, from 1
-    last: int
-
-
-@dataclass
-class Module:
-    """What a module defines and imports."""
-
-    name: str
-    doc: str
-    lines: list[str]
-    statements: list[Statement] = field(default_factory=list)
-    imported: dict[str, tuple[str, str]] = field(default_factory=dict)  # from this package
-    aliases: dict[str, str] = field(default_factory=dict)  # name -> module of this package
-    outside: dict[str, tuple[str, str]] = field(default_factory=dict)  # name -> (module, name)
+from utils.source import (
+    FLAGS, PACKAGE, FlattenError, Module, Statement, bound_names, global_names, inner_imports,
+    read_module,
+)
 
 
 @dataclass
@@ -60,56 +31,8 @@ class Flat:
     names: dict[tuple[str, str], str]  # (module, name) -> name in the one namespace
 
 
-def read_module(folder: Path, name: str) -> Module:
-    """Parse one module."""
-    path = folder / f"{name}.py"
-    text = path.read_text(encoding="utf-8")
-    tree = ast.parse(text)
-    module = Module(name, ast.get_docstring(tree) or "", text.splitlines())
-    for node in tree.body:
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            _note_import(module, node)
-        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            _add(module, node, (node.name,))
-        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names = [n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)]
-            _add(module, node, tuple(names))
-        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            continue  # the docstring
-        elif not isinstance(node, ast.If):  # TYPE_CHECKING and __main__: nothing to carry
-            raise FlattenError(f"{path}:{node.lineno}: a statement that defines no name")
-    return module
-
-
-def _add(module: Module, node: ast.stmt, names: tuple[str, ...]) -> None:
-    decorators = getattr(node, "decorator_list", [])
-    first = min([node.lineno, *(d.lineno for d in decorators)])
-    while first > 1 and module.lines[first - 2].startswith("#"):
-        first -= 1
-    module.statements.append(Statement(module.name, node, names, first, node.end_lineno))
-
-
-def _note_import(module: Module, node: ast.Import | ast.ImportFrom) -> None:
-    source = getattr(node, "module", None)
-    for item in node.names:
-        name = item.asname or item.name
-        if isinstance(node, ast.Import):
-            module.outside[name] = (item.name, "")
-        elif source == "__future__":
-            continue
-        elif source.split(".")[0] != PACKAGE:
-            module.outside[name] = (source, item.name)
-        elif item.asname:
-            raise FlattenError(f"{module.name}: 'import {item.name} as {name}' of our own")
-        elif source == PACKAGE:
-            module.aliases[name] = item.name
-        else:
-            module.imported[name] = (source.split(".", 1)[1], item.name)
-
-
 class Flattener:
-    """Collects what the given names reach. `order` lists modules; others come where first needed."""
+    """Collects what some names reach. `order` lists modules; others come where first needed."""
 
     def __init__(self, folder: Path, order: Iterable[str]) -> None:
         self.folder, self.order, self.modules = folder, list(order), {}
@@ -149,8 +72,8 @@ class Flattener:
         """(module, name) of everything of this package that a statement uses."""
         own = self.module(statement.module)
         tree = ast.Module([statement.node], [])
-        names = _globals(compile(tree, own.name, "exec", FLAGS, dont_inherit=True))
-        local = _inner_imports(statement.node)
+        names = global_names(compile(tree, own.name, "exec", FLAGS, dont_inherit=True))
+        local = inner_imports(statement.node)
         for name in sorted(names | set(local)):
             if name in local or self.resolve(own.name, name):
                 yield local.get(name) or (own.name, name)
@@ -174,7 +97,7 @@ class Flattener:
         `program` will run in the same namespace; the names that it and others have `taken` are
         not given away.
         """
-        taken = {*taken, *_bound(ast.parse(program))}
+        taken = {*taken, *bound_names(ast.parse(program))}
         modules = self._in_order()
         names: dict[tuple[str, str], str] = {}
         for module in modules:
@@ -195,7 +118,7 @@ class Flattener:
                 pieces += [""] * gap + self._text(statement, names)
                 last = statement
             parts[module] = "\n".join(pieces)
-            used = _globals(compile(parts[module], module, "exec", FLAGS, dont_inherit=True))
+            used = global_names(compile(parts[module], module, "exec", FLAGS, dont_inherit=True))
             for name, source in self.module(module).outside.items():
                 if name in used and outside.setdefault(name, source) != source:
                     raise FlattenError(f"{module}: {name} is imported differently elsewhere")
@@ -232,10 +155,10 @@ class Flattener:
         """The lines of a statement with names as they are in the one namespace."""
         own = self.module(statement.module)
         lines = own.lines[statement.first - 1 : statement.last]
-        bound = _bound(statement.node)
+        bound = bound_names(statement.node)
         in_strings = {id(n) for s in ast.walk(statement.node) if isinstance(s, ast.JoinedStr)
                       for n in ast.walk(s)}
-        local = _inner_imports(statement.node)
+        local = inner_imports(statement.node)
         edits = []
         for node in ast.walk(statement.node):
             new = None
@@ -263,35 +186,6 @@ class Flattener:
             raw = lines[line - statement.first].encode()
             lines[line - statement.first] = (raw[:start] + new.encode() + raw[end:]).decode()
         return _without_inner_imports(statement, lines)
-
-
-def _globals(code: CodeType, eager: bool = False) -> set[str]:
-    """Names that code looks up outside of its functions; `eager`: as soon as it is run."""
-    wanted = {"LOAD_NAME"} if eager else {"LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"}
-    found = {i.argval for i in dis.get_instructions(code) if i.opname in wanted}
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            found |= _globals(constant, eager)
-    return found
-
-
-def _bound(node: ast.AST) -> set[str]:
-    """Names of arguments and variables inside a function, a class or a program."""
-    if not isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.Module)):
-        return set()
-    stored = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)
-              and not isinstance(n.ctx, ast.Load)}
-    return stored | {n.arg for n in ast.walk(node) if isinstance(n, ast.arg)}
-
-
-def _inner_imports(node: ast.AST) -> dict[str, tuple[str, str]]:
-    """Imports of this package inside a function."""
-    found = {}
-    for inner in ast.walk(node):
-        if isinstance(inner, ast.ImportFrom) and (inner.module or "").startswith(f"{PACKAGE}."):
-            for item in inner.names:
-                found[item.name] = (inner.module.split(".", 1)[1], item.name)
-    return found
 
 
 def _without_inner_imports(statement: Statement, lines: list[str]) -> list[str]:
@@ -325,13 +219,14 @@ def _check_order(parts: dict[str, str], known: set[str]) -> None:
             code = compile(tree, module, "exec", FLAGS, dont_inherit=True)
             own = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)
                    and not isinstance(n.ctx, ast.Load)}
-            missing = _globals(code, eager=True) - known - own
+            missing = global_names(code, eager=True) - known - own
             if missing:
-                raise FlattenError(f"{module}: needs {', '.join(sorted(missing))} before it is there")
+                names = ", ".join(sorted(missing))
+                raise FlattenError(f"{module}: needs {names} before it is there")
             known |= {node.name} if hasattr(node, "name") else own
             codes.append((module, code, own))
     for module, code, own in codes:
-        missing = _globals(code) - known - own
+        missing = global_names(code) - known - own
         if missing:
             raise FlattenError(f"{module}: {', '.join(sorted(missing))} is not defined")
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import nbformat
 
-from utils.flatten import Flattener, FlattenError
+from utils.flatten import Flattener
+from utils.source import FlattenError
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "notebooks" / "kaggle_kernel.ipynb"

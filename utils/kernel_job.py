@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from utils import metrics
-from utils.budget import SECONDS_A_CEILING, Budget, Size, size_of
+from utils.budget import SECONDS_A_CEILING, SECONDS_A_CHECK, Budget, Size, size_of
 from utils.ceiling import noise_ceiling
 from utils.coding import read_graph
 from utils.dataset import DataError, GraphFile, check_files
@@ -50,8 +50,9 @@ def rank_all(
     `configs` of one graph are trained on at most. Damaged training and validation files are left
     out; raises DataError for a test file whose size can't be read, and for no file at all.
     """
-    files = without_damaged(files, budget)
-    sizes = {file: size_of(file) for file in files}
+    with budget.timed(SECONDS_A_CHECK * len(files)):
+        files = without_damaged(files, budget)
+        sizes = {file: size_of(file) for file in files}
     order = {f: np.arange(sizes[f].configs) for f in files if f.split == "test"}
     write_orders(path, order)  # a session that is stopped early has a file, too
     reducer = fit_vectors(files, sizes, budget, seed)
@@ -148,8 +149,9 @@ def validate(
                 rows = scorer(described)[described.inverse]
                 found = score_graph(described.graph.target, rows, file.tile)
                 scores[name].append(found["tile_score" if file.tile else "tau"])
-        unknown += left < budget.pace * SECONDS_A_CEILING * (len(files) - seen + 1)
-        if left >= budget.pace * SECONDS_A_CEILING * (len(files) - seen + 1):
+        if left < budget.pace * SECONDS_A_CEILING * (len(files) - seen + 1):
+            unknown += 1
+        else:
             ceilings.append(noise_ceiling(described.graph))
     if seen < len(files):
         budget.leave_out(f"{files[0].collection}: validated on {seen} of {len(files)} graphs")

@@ -67,17 +67,19 @@ Scorer = Callable[[Described], np.ndarray]  # scores float64 [distinct], larger 
 def fit_vectors(files, sizes: dict[GraphFile, Size], budget: Budget, seed: int) -> Reducer:
     """The reducer of node vectors, fitted on as many training graphs as the budget allows."""
     train = fitting_files(files)
-    kept, seconds = set(), 0.0
+    kept, guess = set(), 0.0
     for i in np.random.default_rng(seed).permutation(len(train)):
-        seconds += replace(sizes[train[i]], configs=0).seconds
-        if kept and (seconds > VECTOR_SHARE * budget.left() or not budget.fits(sizes[train[i]])):
-            continue
-        kept.add(train[i])
+        more = guess + replace(sizes[train[i]], configs=0).seconds
+        in_time = more * budget.pace < VECTOR_SHARE * budget.left()
+        if not kept or (in_time and budget.fits(sizes[train[i]])):
+            kept.add(train[i])
+            guess = more
     if len(kept) < len(train):
         budget.leave_out(f"node vectors fitted on {len(kept)} of {len(train)} graphs")
     nodes = int(min(MAX_FIT_NODES, 0.5 * budget.free() / BYTES_A_VECTOR))
     chosen = [file for file in train if file in kept]
-    return fit_reducer(chosen, VECTOR_COLUMNS, seed, max_nodes=max(nodes, 1000))
+    with budget.timed(guess):
+        return fit_reducer(chosen, VECTOR_COLUMNS, seed, max_nodes=max(nodes, 1000))
 
 
 def learn(

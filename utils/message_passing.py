@@ -170,7 +170,7 @@ def fit_reducer(
     The same number of nodes is drawn from every graph (all of a smaller one); which ones depends
     on the seed and the graph's ID alone. Rare columns are scaled by no less than .05, so that one
     odd node does not become an axis. Fewer than ``columns`` nodes leave the rest of the columns 0.
-    About ``max_nodes`` nodes are drawn in all: 3.4 KB of memory each. Raises DataError without a graph.
+    About ``max_nodes`` nodes are drawn in all. Raises DataError without a graph.
     """
     files = list(files)
     if not files:
