@@ -58,7 +58,6 @@ class Lessons:
 
     tables: list[tuple[GraphFile, pl.DataFrame]]  # features of the configurations drawn
     costs: list[Prepared]  # the same for cost tables; empty for tile kernels
-    configs: int  # at most, of a graph
 
 
 Scorer = Callable[[Described], np.ndarray]  # scores float64 [distinct], larger = slower
@@ -90,7 +89,7 @@ def learn(
     width = float(np.mean([sizes[file].width for file in files])) if files else 0.0
     rows = budget.rows(FIT_SHARE * seconds, width)
     most = min(configs or rows, max(FEWEST, rows // max(1, len(files))))
-    lessons, begin, bad = Lessons([], [], most), budget.clock(), 0
+    lessons, begin, bad = Lessons([], []), budget.clock(), 0
     for i in np.random.default_rng(seed).permutation(len(files)):
         file, size = files[i], sizes[files[i]]
         spent = budget.clock() - begin + budget.pace * size.seconds
