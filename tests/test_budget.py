@@ -11,6 +11,7 @@ from utils import kernel_job, kernel_learn, metrics, synthetic
 from utils.budget import BYTES_A_ROW, MARGIN, SECONDS_A_FIT, SECONDS_A_ROW, Budget, Size, size_of
 from utils.coding import read_graph
 from utils.dataset import index
+from utils.files import save_npz
 from utils.layout_rows import byte_count
 
 COLLECTIONS = ("layout:nlp:random", "tile:xla")
@@ -92,6 +93,22 @@ def test_in_haste_the_byte_count_ranks(files):
     order = kernel_job.rank_tests([file], {file: size}, None, None, budget, [])
     np.testing.assert_array_equal(order[file], metrics.ranking(byte_count(read_graph(file))))
     assert budget.left_out == [f"{file.collection}: 1 of 1 test graphs by its byte count"]
+
+
+def test_damaged_files_are_named_and_the_rest_goes_on(tmp_path):
+    graphs = {"valid": 3, "test": 2}  # without train, valid is trained on
+    data = synthetic.write_data(tmp_path / "data", 0, graphs, 40, 3, collections=("tile:xla",))
+    damaged = [index(data)[0], index(data)[-1]]
+    for file in damaged:
+        with np.load(file.path) as arrays:
+            broken = dict(arrays)
+        broken["node_feat"] = np.full_like(broken["node_feat"], np.nan)
+        save_npz(file.path, **broken)
+    budget = Budget(1000, 4096 * MB)
+    rows, (result,) = rank(index(data), tmp_path / "s.csv", budget)
+    assert (result.trained_on, result.graphs, result.chosen) == (2, 0, "rank_pairwise")
+    assert [text.split(": ")[0] for text in budget.left_out] == [str(f.path) for f in damaged]
+    assert rows[damaged[1].id] == "0;1;2;3;4"
 
 
 def test_little_memory_means_fewer_rows_and_features_in_parts(tmp_path, slow):

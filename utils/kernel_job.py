@@ -94,13 +94,12 @@ def rank_collection(
     split = {s: [f for f in own if f.split == s] for s in ("train", "valid", "test")}
     waiting = [s for f, s in (own | later).items() if f.split != "train"]
     spare = budget.left() - budget.needs(waiting)
-    work = {True: 1e-9, False: 0.0}
-    for file, size in (own | later).items():
-        work[file in own] += size.seconds if file.split == "train" else 0.0
-    seconds = spare * work[True] / (work[True] + work[False])
-    lessons = learn(split["train"], own, reducer, budget, seconds, seed, configs)
-    if not lessons.tables and not split["train"]:
-        lessons = learn(split["valid"], own, reducer, budget, seconds, seed, configs)
+    learned = split["train"] or split["valid"]
+    mine = sum(own[file].seconds for file in learned)
+    others = sum(size.seconds for file, size in later.items() if file.split == "train")
+    seconds = spare * mine / ((mine + others) or 1.0)
+    lessons = learn(learned, own, reducer, budget, seconds, seed, configs)
+    if not split["train"]:
         split["valid"] = []  # it was trained on
     scorers: dict[str, Scorer] = {FALLBACK: lambda described: byte_count(described.distinct)}
     try:
@@ -177,11 +176,15 @@ def rank_tests(
         hurry = left < budget.needs([size])
         hurried += hurry
         with budget.timed(size.seconds * (BYTE_SHARE if hurry else 1)):
-            if hurry:
-                score = byte_count(read_graph(file))
-            else:
-                described = describe(file, reducer)
-                score = scorer(described)[described.inverse]
+            try:
+                if hurry:
+                    score = byte_count(read_graph(file))
+                else:
+                    described = describe(file, reducer)
+                    score = scorer(described)[described.inverse]
+            except DataError as error:
+                budget.leave_out(f"{error}: its rows in the order of the file")
+                score = np.zeros(size.configs)
         order[file] = metrics.ranking(score)
     for many, how in ((hurried, "by its byte count"), (unread, "in the order of its file")):
         if many:
