@@ -153,9 +153,9 @@ def test_sizes_and_guesses(files):
     with budget.timed(1.0):
         clock.now += 5.0
     assert budget.left() == 55 and budget.free() == 600 * MB
-    assert budget.pace == (3 + 5) / (3 + 1)
+    assert budget.pace == (1 + 5) / (1 + 1)
     size = Size(1000, 0, 0)
-    assert budget.needs([size, size]) == pytest.approx(MARGIN * 2 * 2 * size.seconds)
+    assert budget.needs([size, size]) == pytest.approx(MARGIN * 2 * 3 * size.seconds)
     seconds = MARGIN * budget.pace * (SECONDS_A_FIT + 1000 * SECONDS_A_ROW)
     assert budget.rows(seconds + 1e-6) == 1000
     assert budget.rows(1e9) == int(0.6 * 600 * MB / BYTES_A_ROW)
