@@ -89,7 +89,7 @@ def learn(
     width = float(np.mean([sizes[file].width for file in files])) if files else 0.0
     rows = budget.rows(FIT_SHARE * seconds, width)
     most = min(configs or rows, max(FEWEST, rows // max(1, len(files))))
-    lessons, begin, bad = Lessons([], []), budget.clock(), 0
+    lessons, begin, bad, cut = Lessons([], []), budget.clock(), 0, False
     for i in np.random.default_rng(seed).permutation(len(files)):
         file, size = files[i], sizes[files[i]]
         spent = budget.clock() - begin + budget.pace * size.seconds
@@ -107,13 +107,14 @@ def learn(
                 bad += 1
                 continue
             _, table = next(tables(described, budget))
+            cut |= described.distinct.configs > most
             lessons.tables.append((file, drawn(file, table, most, seed)))
             if not file.tile:  # of the graph itself nothing is needed any more
                 lessons.costs.append(replace(cost_study.prepare(file, None, most), graph=None))
     about = files[0].collection if files else ""
     if len(lessons.tables) + bad < len(files):
         budget.leave_out(f"{about}: trained on {len(lessons.tables)} of {len(files)} graphs")
-    if any(sizes[file].configs > most for file, _ in lessons.tables):
+    if cut:
         budget.leave_out(f"{about}: trained on {most} configurations of a graph at most")
     return lessons
 
