@@ -20,12 +20,33 @@ find_python() {
   return 1
 }
 
-install() { # install FILE: pip runs only when a requirements file changed since the last time
-  local stamp=$venv/.installed-$1 wanted
-  wanted=$(cat "$root"/requirements*.txt | cksum)
+older_python() { # the packages of .venv-kaggle have no wheels for newer ones
+  local candidate
+  for candidate in "$root/.venv-kaggle/bin/python" "$python" python3.11 python3.12 python3.13; do
+    if "$candidate" -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12), (3, 13)))' \
+      2>/dev/null; then
+      echo "$candidate"
+      return
+    fi
+  done
+  return 1
+}
+
+make_venv() { # make_venv FOLDER PYTHON
+  if "$1/bin/python" -c '' 2>/dev/null; then return; fi
+  "$2" -m venv --clear "$1" || {
+    rm -rf "$1"
+    echo "run_all.sh: could not make ${1##*/} (Debian, Ubuntu: apt install python3-venv)" >&2
+    exit 1
+  }
+}
+
+install() { # install FOLDER FILE...: pip runs only when FILEs changed since the last time
+  local stamp=$1/.installed-${2##*/} wanted
+  wanted=$(cat "${@:2}" | cksum)
   if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
-    echo "Installing $1 into .venv" >&2
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r "$root/$1"
+    echo "Installing ${2##*/} into ${1##*/}" >&2
+    "$1/bin/python" -m pip install --quiet --disable-pip-version-check -r "$2"
     { echo "$wanted" >"$stamp"; } 2>/dev/null || true # in a read-only folder pip looks every time
   fi
 }
@@ -37,17 +58,18 @@ if [ "${1:-}" != test ]; then
   needed=$("$python" -P -m utils.options "$@") # a wrong option ends here, before any installation
 fi
 
-if ! "$venv/bin/python" -c '' 2>/dev/null; then
-  "$python" -m venv --clear "$venv" || {
-    rm -rf "$venv"
-    echo "run_all.sh: could not make .venv (Debian, Ubuntu: apt install python3-venv)" >&2
-    exit 1
-  }
-fi
-for file in $needed; do install "$file"; done
+make_venv "$venv" "$python"
+for file in $needed; do install "$venv" "$root/$file" "$root"/requirements*.txt; done
 
 if [ "${1:-}" = test ]; then
   cd "$root"
+  if old=$(older_python); then # the Kaggle notebook has to run on older packages, too
+    make_venv "$root/.venv-kaggle" "$old"
+    # without what these ask for themselves: xgboost wants 200 MB for GPUs
+    PIP_NO_DEPS=1 install "$root/.venv-kaggle" "$root/tests/data/requirements-kaggle.txt"
+  else
+    echo "run_all.sh: no Python 3.11 to 3.13, so nothing is tested with older packages" >&2
+  fi
   exec "$venv/bin/python" -m pytest "${@:2}"
 fi
 exec "$venv/bin/python" -P -m utils.runner "$@"

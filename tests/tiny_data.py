@@ -7,7 +7,7 @@ import numpy as np
 from utils import synthetic
 from utils.dataset import GraphFile, index
 from utils.files import save_npz
-from utils.schema import LAYOUT_KEYS, OPTIONAL_KEYS, TILE_KEYS
+from utils.schema import COLLECTIONS, LAYOUT_KEYS, OPTIONAL_KEYS, TILE_KEYS
 
 SAMPLE = Path(__file__).resolve().parent.parent / "data" / "sample"
 GRAPHS = {"train": 4, "valid": 2, "test": 2}
@@ -19,15 +19,19 @@ def source() -> str:
     return "sample" if next(SAMPLE.glob("layout/*/*/*/*.npz"), None) else "synthetic"
 
 
-def build(folder: Path) -> Path:
+def build(
+    folder: Path, graphs: dict[str, int] = GRAPHS, collections: tuple[str, ...] = COLLECTIONS
+) -> Path:
     """Write the folder and return it. The smallest file of each family comes first."""
     if source() == "synthetic":
-        return synthetic.write_data(folder, graphs=GRAPHS, configs=CONFIGS, layers=3)
-    files = index(SAMPLE)
+        return synthetic.write_data(
+            folder, graphs=graphs, configs=CONFIGS, layers=3, collections=collections
+        )
+    files = index(SAMPLE, collections)
     with np.load(SAMPLE / "solution.npz") as solution:
         kept: dict[str, np.ndarray] = {}
         for collection in sorted({file.collection for file in files}):
-            for split, count in GRAPHS.items():
+            for split, count in graphs.items():
                 here = [f for f in files if f.collection == collection and f.split == split]
                 for file in _smallest(here, count):
                     _cut(file, folder)

@@ -250,6 +250,18 @@ def deduplicate(graph: Graph) -> tuple[Graph, np.ndarray, np.ndarray]:
     return distinct, inverse, count
 
 
+def take(graph: Graph, configs: np.ndarray | slice) -> Graph:
+    """The graph with some of its configurations, in the order that is asked for."""
+    def chosen(values: np.ndarray | None) -> np.ndarray | None:
+        return None if values is None else values[configs]
+
+    return replace(
+        graph, runtime=graph.runtime[configs], rounds=chosen(graph.rounds),
+        codes=None if graph.codes is None else np.asfortranarray(graph.codes[configs]),
+        config_feat=chosen(graph.config_feat), normalizer=chosen(graph.normalizer),
+    )
+
+
 def _number_rows(columns, length: int) -> np.ndarray:
     """int64 [length]: equal numbers for equal rows. Mixed radix, so it is exact, unlike a hash."""
     ids, size = np.zeros(length, np.int64), 1

@@ -27,12 +27,12 @@ def measured(interval_s: float = 0.02) -> Iterator[Cost]:
 
     The process's own peak counter never falls, so it can't tell one fit from the one before.
     """
-    cost = Cost(peak_mb=_resident_mb())
+    cost = Cost(peak_mb=resident_mb())
     done = threading.Event()
 
     def watch() -> None:
         while not done.wait(interval_s):
-            cost.peak_mb = max(cost.peak_mb, _resident_mb())
+            cost.peak_mb = max(cost.peak_mb, resident_mb())
 
     watcher = threading.Thread(target=watch, daemon=True)
     if cost.peak_mb is not None:
@@ -45,10 +45,11 @@ def measured(interval_s: float = 0.02) -> Iterator[Cost]:
         done.set()
         if cost.peak_mb is not None:
             watcher.join()
-            cost.peak_mb = max(cost.peak_mb, _resident_mb())
+            cost.peak_mb = max(cost.peak_mb, resident_mb())
 
 
-def _resident_mb() -> float | None:
+def resident_mb() -> float | None:
+    """Resident memory of this process in MB; None where the system has no /proc."""
     try:
         with open("/proc/self/statm") as stream:
             pages = int(stream.read().split()[1])

@@ -102,7 +102,7 @@ def find_data(data_dir: str | Path | None, root: str | Path) -> Path:
         for folder in _folders(place, depth=3):
             if _holds_graphs(folder):
                 return folder
-    where = data_dir or root / "data" / "sample"
+    where = data_dir or ", ".join(map(str, places))
     if not any(place.is_dir() for place in places):
         raise DataError(f"{where}: no such folder")
     if not any(next(place.rglob("*.npz"), None) for place in places if place.is_dir()):

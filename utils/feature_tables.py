@@ -68,13 +68,24 @@ def feature_tables(
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The two tables of one graph, see `write_features`."""
     distinct, inverse, count = deduplicate(graph)
-    if graph.codes is None:
+    rows = pl.DataFrame({"distinct": inverse.astype(np.int32), "target": _target(graph)})
+    return distinct_table(distinct, count, statistics, node_vectors, pooled), rows
+
+
+def distinct_table(
+    distinct: Graph,
+    count: np.ndarray,
+    statistics: dict[str, float] | None = None,
+    node_vectors: np.ndarray | None = None,
+    pooled: dict[str, float] | None = None,
+) -> pl.DataFrame:
+    """The table of features of a graph that holds each configuration once, see `write_features`."""
+    if distinct.codes is None:
         features = tile_features(distinct, count, statistics, pooled)
     else:
         features = layout_features(distinct, count, statistics, node_vectors, pooled)
     head = pl.DataFrame({"target": _target(distinct), "count": count})
-    rows = pl.DataFrame({"distinct": inverse.astype(np.int32), "target": _target(graph)})
-    return pl.concat([head, features], how="horizontal"), rows
+    return pl.concat([head, features], how="horizontal")
 
 
 def feature_groups(columns: Iterable[str]) -> dict[str, int]:

@@ -163,18 +163,19 @@ def fit_reducer(
     seed: int = 0,
     rounds: int = ROUNDS,
     read: Callable[[GraphFile], Graph] = read_structure,
+    max_nodes: int = MAX_FIT_NODES,
 ) -> Reducer:
     """Centre, scale and principal components of sampled nodes of these (training) graphs.
 
     The same number of nodes is drawn from every graph (all of a smaller one); which ones depends
     on the seed and the graph's ID alone. Rare columns are scaled by no less than .05, so that one
     odd node does not become an axis. Fewer than ``columns`` nodes leave the rest of the columns 0.
-    Raises DataError without a graph.
+    About ``max_nodes`` nodes are drawn in all. Raises DataError without a graph.
     """
     files = list(files)
     if not files:
         raise DataError("no training graph to fit the node vectors on")
-    quota = max(16, MAX_FIT_NODES // len(files))
+    quota = max(16, max_nodes // len(files))
     sample = []
     for file in progress(files, desc="fit node vectors", unit="graph"):
         graph = read(file)

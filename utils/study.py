@@ -71,27 +71,39 @@ def features_of(table: pl.DataFrame) -> tuple[np.ndarray, tuple[str, ...]]:
 def training_rows(
     run: Run, files: Iterable[GraphFile], max_configs: int = 0, seed: int = 0
 ) -> tuple[np.ndarray, tuple[str, ...], np.ndarray, np.ndarray]:
+    """What `stacked_rows` says of the feature tables of `files`, of which it takes `drawn` rows."""
+    tables = ((file, drawn(file, read_features(run, file), max_configs, seed)) for file in files)
+    return stacked_rows(tables)
+
+
+def drawn(file: GraphFile, table: pl.DataFrame, max_configs: int = 0, seed: int = 0):
+    """At most `max_configs` rows of a graph's table (0: all), drawn by `seed` and its name."""
+    if not max_configs or len(table) <= max_configs:
+        return table
+    draw = np.random.default_rng([seed, zlib.crc32(file.id.encode())])
+    return table[np.sort(draw.choice(len(table), max_configs, replace=False))]
+
+
+def stacked_rows(
+    tables: Iterable[tuple[GraphFile, pl.DataFrame]],
+) -> tuple[np.ndarray, tuple[str, ...], np.ndarray, np.ndarray]:
     """features float32 [rows, columns], names, target float64 [rows], graph int64 [rows].
 
-    Graphs come in order of their names whatever the order of `files`. At most `max_configs`
-    configurations of a graph are taken (0: all), drawn by `seed` and the graph's name.
+    Graphs come in order of their names whatever the order of `tables`.
     Raises DataError when two graphs have different columns.
     """
     parts, names = [], None
-    for file in sorted(files, key=lambda f: (f.name, f.split)):
-        table = read_features(run, file)
-        if max_configs and len(table) > max_configs:
-            draw = np.random.default_rng([seed, zlib.crc32(file.id.encode())])
-            table = table[np.sort(draw.choice(len(table), max_configs, replace=False))]
+    for file, table in tables:
         values, own = features_of(table)
         names = names or own
         if own != names:
-            raise DataError(f"{table_path(run, 'features', file)}: other columns than the rest")
-        parts.append((values, table["target"].to_numpy(), np.full(len(table), len(parts))))
+            raise DataError(f"{file.path}: other columns of features than the rest")
+        parts.append(((file.name, file.split), values, table["target"].to_numpy()))
     if not parts:
         raise DataError("no labelled graph to train on")
-    values, target, graph = zip(*parts)
-    return np.concatenate(values), names, np.concatenate(target), np.concatenate(graph)
+    _, values, target = zip(*sorted(parts, key=lambda part: part[0]))
+    graph = np.repeat(np.arange(len(parts)), [len(part) for part in target])
+    return np.concatenate(values), names, np.concatenate(target), graph
 
 
 def plan(
