@@ -88,9 +88,8 @@ def test_a_slot_names_its_tensor_and_an_unset_layout(values):
 def test_fixed_makers_and_readers_are_named(values):
     values(lambda rows: (rows.kind == KINDS.index("fixed")) * feature(rows, "copied"))
     told = explain(FEW, None, 4, 0).select("kind", "node", "other", "faces", "in_a").rows()
-    assert told == [
-        ("fixed", 2, 0, "parameter", "{1,0} > {0,1}"), ("fixed", 2, 1, "parameter", "{1,0} > {0,1}")
-    ]
+    copied = ("parameter", "{1,0} > {0,1}")
+    assert told == [("fixed", 2, 0, *copied), ("fixed", 2, 1, *copied)]
     values(lambda rows: (rows.kind == OUT) * (1 - feature(rows, "is_default")))
     told = explain(FEW, None, 4, 0).select("kind", "node", "other", "faces", "in_a").rows()
     assert told == [("out", 5, None, "root", "{0,1}")]
