@@ -1,8 +1,9 @@
 """What a ranking saves: the slowdown after measuring K configurations, chosen in several ways.
 
 Everything is replayed on measured files, so a configuration costs one measurement whoever asks
-for it. The byte count is the untrained ranking, random draws and a hill climb use none. Regret is the runtime of the fastest one measured so far over that of the fastest of the
-file, minus 1. The model never saw the program's family.
+for it. Two rankings, by a model that never saw the program's family and by the untrained byte
+count, against random draws and a hill climb. Regret is the runtime of the fastest one measured so
+far over that of the fastest of the file, minus 1.
 """
 
 from __future__ import annotations
