@@ -136,7 +136,7 @@ def compile_candidates(
 
 def tune(
     name: str, function: Callable, args: tuple, model: CostTables, rng: np.random.Generator,
-    budget: float = 60, top: int = 8, jobs: int = 2,
+    budget: float = 60, top: int = 16, jobs: int = 2,
 ) -> Tuned:
     """Tune one program within about `budget` seconds. Raises ProgramError where it can't be."""
     begin = time.monotonic()
@@ -172,7 +172,7 @@ def report(found: Tuned, written: Path | None) -> str:
     ]
     if found.speedup is None:
         return lines[0] + "\n  nothing to measure: the model puts nothing new before the default"
-    lines += timed(found.default, found.tuned, found.speedup)
+    lines += timed(found.default, found.tuned, found.speedup, "the fastest of the others")
     if found.faster:
         lines.append(f"  {len(found.layouts)} operations have other layouts; source: {written}")
     else:
@@ -194,7 +194,8 @@ def check(path: Path, programs: dict[str, tuple], rng: np.random.Generator, seco
     problem = differs(got, jax.jit(function)(*args))
     if problem:
         raise DataError(f"{path}: {problem}")
-    lines = timed(*compare(function, module.tuned(function), args, rng, seconds))
+    times = compare(function, module.tuned(function), args, rng, seconds)
+    lines = timed(*times, "the layouts of the file")
     mid, low, high = module.SPEEDUP
     promised = f"  when it was written: {mid:.3f} [{low:.3f}, {high:.3f}]"
     return "\n".join([f"{module.NAME}: the same values", *lines, promised])
@@ -257,7 +258,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--only", default="*", help="names to tune, such as 'attention.*'")
     add("--budget", type=float, default=60, metavar="SECONDS",
         help="seconds a program; half of them at most to compile (60)")  # fmt: skip
-    add("--top", type=int, default=8, metavar="K", help="configurations to measure (8)")
+    add("--top", type=int, default=16, metavar="K", help="configurations to measure (16)")
     add("--model", type=Path, metavar="PATH",
         help="cost tables (default: of outputs/sample, else of outputs/sample_run)")  # fmt: skip
     add("--out", type=Path, default=Path("outputs/tuned"), metavar="DIR",

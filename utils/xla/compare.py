@@ -96,12 +96,13 @@ def bootstrap(
     return tuple(Interval(float(x[0]), *bound) for x, bound in zip(parts, bounds))
 
 
-def timed(default: Interval, tuned: Interval, speedup: Interval) -> list[str]:
-    """The lines of a comparison."""
+def timed(default: Interval, tuned: Interval, speedup: Interval, what: str) -> list[str]:
+    """The lines of a comparison; `what` names the tuned one."""
     shown = [[f"{x / 1000:,.1f}" for x in interval] for interval in (default, tuned)]
     (d, d_low, d_high), (t, t_low, t_high) = shown
+    own = "the compiler's own choice"
     return [
-        f"  the compiler's own choice {d:>10} us  [{d_low}, {d_high}]",
-        f"  the fastest of the others {t:>10} us  [{t_low}, {t_high}]",
+        f"  {own:<26}{d:>10} us  [{d_low}, {d_high}]",
+        f"  {what:<26}{t:>10} us  [{t_low}, {t_high}]",
         f"  {speedup.mid:.3f} times as fast, 95% interval [{speedup.low:.3f}, {speedup.high:.3f}]",
     ]
