@@ -30,6 +30,7 @@ from xgboost.core import XGBoostError
 from utils.cost_rows import cost_rows, score_rows
 from utils.cost_tables import CostTables, load_model, row_values
 from utils.dataset import DataError
+from utils.progress import progress
 from utils.xla import jaxprs, search, source, timing
 from utils.xla.collect import load_programs, work
 from utils.xla.compare import Interval, compare, compile_code, differs, timed
@@ -227,7 +228,7 @@ def main(argv: list[str] | None = None) -> int:
     if not todo:
         print(f"{options.programs}: no program to tune", file=sys.stderr)
         return 2
-    for collection, _, program in todo:
+    for collection, _, program in progress(todo, unit="program"):
         name, *_ = program
         rng = np.random.default_rng([options.seed, zlib.crc32(name.encode())])
         try:
