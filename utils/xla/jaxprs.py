@@ -14,23 +14,15 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from jax.experimental.layout import Layout, with_layout_constraint
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.extend.core import ClosedJaxpr
 
 from utils.hlo import instructions, parse_module
 from utils.schema import MAX_RANK, UNSET
+from utils.xla.relayout import CONFIGURABLE, bind, evaluate, evaluate_relaid
 
 # Primitive -> opcode of the instruction that it becomes.
-CONFIGURABLE_PRIMITIVES = {
-    "dot_general": "dot",
-    "conv_general_dilated": "convolution",
-    "reshape": "reshape",
-}
-# Calls that only wrap a jaxpr; evaluating the inner equations is the same program.
-CALLS = {
-    "jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint",
-    "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr",
-}  # fmt: skip
+CONFIGURABLE_PRIMITIVES = dict(zip(CONFIGURABLE, ("dot", "convolution", "reshape")))
+PRIMITIVE_OF = {opcode: name for name, opcode in CONFIGURABLE_PRIMITIVES.items()}
 LOOPS = {"while", "scan", "cond"}
 MARK = "configurable_"
 
@@ -56,42 +48,6 @@ class Program:
     args: tuple  # flat, on the device
     operations: tuple[Operation, ...]
     loops: int  # loops and branches whose bodies were left alone
-
-
-def _inner(eqn) -> ClosedJaxpr | None:
-    """The jaxpr that a wrapping call holds, closed; None for any other equation."""
-    if eqn.primitive.name not in CALLS:
-        return None
-    for key in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
-        inner = eqn.params.get(key)
-        if isinstance(inner, ClosedJaxpr):
-            return inner
-        if isinstance(inner, Jaxpr):
-            return ClosedJaxpr(inner, ())
-    return None
-
-
-def _evaluate(closed: ClosedJaxpr, args: Sequence, visit: Callable) -> list:
-    values = dict(zip(closed.jaxpr.constvars, closed.consts))
-    values |= zip(closed.jaxpr.invars, args)
-
-    def read(atom):
-        return atom.val if isinstance(atom, Literal) else values[atom]
-
-    for eqn in closed.jaxpr.eqns:
-        inputs = [read(v) for v in eqn.invars]
-        inner = _inner(eqn)
-        if inner is not None:
-            outputs = _evaluate(inner, inputs, visit)
-        else:
-            outputs = visit(eqn, inputs)
-        values |= zip(eqn.outvars, outputs)
-    return [read(v) for v in closed.jaxpr.outvars]
-
-
-def _bind(eqn, inputs: Sequence) -> list:
-    outputs = eqn.primitive.bind(*inputs, **eqn.primitive.get_bind_params(eqn.params))
-    return list(outputs) if eqn.primitive.multiple_results else [outputs]
 
 
 def _operation(eqn) -> Operation:
@@ -130,10 +86,10 @@ def trace(name: str, function: Callable, args: Sequence) -> Program:
         loops += eqn.primitive.name in LOOPS
         if eqn.primitive.name in CONFIGURABLE_PRIMITIVES:
             operations.append(_operation(eqn))
-        return _bind(eqn, inputs)
+        return bind(eqn, inputs)
 
     flat = jax.tree.leaves(tuple(args))
-    jax.eval_shape(lambda *a: _evaluate(jaxpr, a, visit), *flat)
+    jax.eval_shape(lambda *a: evaluate(jaxpr, a, visit), *flat)
     if not any(any(o.ranks) for o in operations):
         raise ProgramError(f"{name}: nothing to configure (no dot, convolution or reshape)")
     device = tuple(jax.device_put(a) for a in flat)
@@ -147,11 +103,11 @@ def unconstrained(program: Program) -> Callable:
 
         def visit(eqn, inputs):
             if eqn.primitive.name not in CONFIGURABLE_PRIMITIVES:
-                return _bind(eqn, inputs)
+                return bind(eqn, inputs)
             with jax.named_scope(f"{MARK}{next(count)}"):
-                return _bind(eqn, inputs)
+                return bind(eqn, inputs)
 
-        return _evaluate(program.jaxpr, args, visit)
+        return evaluate(program.jaxpr, args, visit)
 
     return run
 
@@ -161,25 +117,22 @@ def constrained(program: Program, layouts: np.ndarray) -> Callable:
 
     layouts: int [equations, 18], the schema's columns: minor to major, -1 where unset.
     """
-    def constrain(x, columns):
-        order = [int(d) for d in columns if d != UNSET]
-        if not order:
-            return x
-        return with_layout_constraint(x, Layout(major_to_minor=tuple(order[::-1])))
+    attached = orders(program, layouts)
+    return lambda *args: evaluate_relaid(program.jaxpr, args, attached)
 
-    def run(*args):
-        rows = iter(layouts)
 
-        def visit(eqn, inputs):
-            if eqn.primitive.name not in CONFIGURABLE_PRIMITIVES:
-                return _bind(eqn, inputs)
-            output, first, second = np.asarray(next(rows)).reshape(3, MAX_RANK)
-            inputs = [constrain(x, c) for x, c in zip(inputs, (first, second))] + inputs[2:]
-            return [constrain(_bind(eqn, inputs)[0], output)]
+def orders(program: Program, layouts: np.ndarray) -> dict[int, tuple]:
+    """Layouts int [equations, 18] as `utils.xla.relayout` takes them; unset equations are left out.
+    """
+    def order(columns: np.ndarray) -> tuple[int, ...] | None:
+        return tuple(int(d) for d in columns[::-1] if d != UNSET) or None
 
-        return _evaluate(program.jaxpr, args, visit)
-
-    return run
+    found = {}
+    for k, (operation, row) in enumerate(zip(program.operations, np.asarray(layouts))):
+        slots = [order(columns) for columns in row.reshape(3, MAX_RANK)]
+        if any(slots):
+            found[k] = (PRIMITIVE_OF[operation.opcode], operation.shape, *slots)
+    return found
 
 
 def hlo_module(function: Callable, args: Sequence):
