@@ -145,7 +145,8 @@ def measure(
         for _ in range(repeats):
             for model, worker in workers.items():
                 reply = worker.ask("memory")
-                rows[model]["memory_s"].append(about["configs"] / reply["scored"] * reply["score_s"])
+                share = about["configs"] / reply["scored"]
+                rows[model]["memory_s"].append(share * reply["score_s"])
     return list(rows.values())
 
 
@@ -207,11 +208,27 @@ def sentences(table: pl.DataFrame, base: str | None = None) -> list[str]:
     """The ratios in words, one line a graph and model."""
     said = []
     for row in ratios(table, base).to_dicts():
-        line = "{nodes:,} nodes, {configs:,} configurations: {model} scores {from_memory:,.1f} times"
-        line += " as many a second as {base} from memory, {from_file:,.1f} times from a file"
+        line = "{nodes:,} nodes, {configs:,} configurations: {model} scores {from_memory:,.1f}"
+        line += " times as many a second as {base} from memory, {from_file:,.1f} times from a file"
         line += ", with {memory:.2f} of its memory" if row["memory"] is not None else ""
         said.append(line.format(**row))
     return said or ["no graph network was saved, so there is nothing to compare with"]
+
+
+def markdown(table: pl.DataFrame) -> str:
+    """The table and the ratios for a report."""
+    head = "| nodes | configurations | model | configurations/s from memory | from a file | "
+    lines = [head + "peak memory, MB | on disk, MB | batch |", "|---:|---:|---|" + "---:|" * 5]
+    for row in table.to_dicts():
+        peak = "" if row["peak_mb"] is None else f"{row['peak_mb']:,.0f}"
+        cells = [f"{row['nodes']:,}", f"{row['configs']:,}", f"`{row['model']}`"]
+        cells += [f"{row['memory_per_s']:,.0f}", f"{row['file_per_s']:,.0f}", peak]
+        cells += [f"{row['disk_mb']:.1f}", str(row["batch"] or "")]
+        lines.append("| " + " | ".join(cells) + " |")
+    threads = ", ".join(str(t) for t in sorted(set(table["threads"])))
+    said = f"Generated graphs, {threads} threads, medians over rounds; memory is that of scoring "
+    said += "one file, above imports and model. `batch`: the network's fastest batch size."
+    return "\n".join([said, "", *lines, "", *(f"- {line}" for line in sentences(table))])
 
 
 def parse_sizes(text: str) -> list[tuple[int, int]]:

@@ -26,6 +26,7 @@ GNN_VERSION = 1  # raised whenever the network or its inputs change: a saved one
 TRAIN_NUMBERS = 1 << 22  # float32 of one tensor [n, b, h]; some 30 of them are kept for a step
 SCORE_NUMBERS = 1 << 20
 LEAST_TRAIN, CHECKED = 8, 256  # configurations: of a step at least, of a held-out graph at most
+LEAST_STEPS = 10  # of an epoch: with few graphs each is met several times
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,8 @@ def _fit(graphs, settings: Settings, held_out, rng, device: str, stop_at: int | 
     _set_scales(network, graphs)
     network.to(device).train()
     ready = [tensors(graph, device) for graph in graphs]
-    steps = settings.epochs * len(graphs)
+    rounds = -(-LEAST_STEPS // len(graphs))
+    steps = settings.epochs * rounds * len(graphs)
     optimizer = torch.optim.AdamW(network.parameters(), settings.rate, weight_decay=settings.decay)
     rise = max(1, steps // 20)
     schedule = torch.optim.lr_scheduler.LambdaLR(
@@ -80,7 +82,7 @@ def _fit(graphs, settings: Settings, held_out, rng, device: str, stop_at: int | 
     last = min(settings.epochs, stop_at or settings.epochs)
     for epoch in range(1, last + 1):
         losses = []
-        for i in rng.permutation(len(graphs)):
+        for i in np.concatenate([rng.permutation(len(graphs)) for _ in range(rounds)]):
             losses.append(_step(network, optimizer, graphs[i], ready[i], settings, rng, device))
             schedule.step()
         history.append({"epoch": epoch, "loss": float(np.mean(losses)), "tau": None})
@@ -101,10 +103,12 @@ def _fit(graphs, settings: Settings, held_out, rng, device: str, stop_at: int | 
 def _set_scales(network: Network, graphs: Sequence[GnnGraph]) -> None:
     """Centre and spread of the columns over all training graphs; constants are left out."""
     for name in ("node", "row"):
-        values = np.concatenate([getattr(graph, name) for graph in graphs]).astype(np.float64)
-        scale = values.std(0)
+        parts = [getattr(graph, name) for graph in graphs]
+        count = sum(map(len, parts))
+        mean = sum(part.sum(0, dtype=np.float64) for part in parts) / count
+        scale = np.sqrt(sum(((part - mean) ** 2).sum(0) for part in parts) / count)
         scale = np.where(scale < 1e-6, np.inf, np.maximum(scale, 0.05))
-        getattr(network, f"{name}_mean").copy_(torch.from_numpy(values.mean(0)))
+        getattr(network, f"{name}_mean").copy_(torch.from_numpy(mean))
         getattr(network, f"{name}_scale").copy_(torch.from_numpy(scale))
 
 
@@ -116,7 +120,8 @@ def _step(network, optimizer, graph: GnnGraph, ready: Tensors, settings, rng, de
         size = min(size, max(LEAST_TRAIN, most))
     chosen = rng.choice(graph.configs, size, replace=False)
     score = network(ready, _rows(graph, chosen, device))
-    target = torch.from_numpy(np.log(np.maximum(graph.target[chosen], 1e-300))).to(score)
+    log = np.log(np.maximum(graph.target[chosen], 1e-300))
+    target = torch.from_numpy(log - log.min()).to(score)  # float32 keeps small differences
     loss = listmle(score, target) if settings.loss == "listmle" else hinge(score, target, settings)
     optimizer.zero_grad()
     loss.backward()

@@ -132,7 +132,7 @@ def row_columns(graph: Graph, extra: bool) -> np.ndarray:
 
 
 def tile_columns(graph: Graph, extra: bool) -> np.ndarray:
-    """float32 [c, r]: signed logarithms of the file's columns; extra: of all that trees are told."""
+    """float32 [c, r]: signed logarithms of the file's columns; extra: of what trees are told."""
     values = graph.config_feat
     if extra:
         table = tile_features(graph)

@@ -34,7 +34,7 @@ class Settings:
     loss: str = "hinge"  # pairwise margin loss, or "listmle"
     margin: float = 0.1
     weighted: bool = True  # pairs count by the root of the difference of their log targets
-    epochs: int = 60  # an epoch takes one batch from every graph
+    epochs: int = 60  # an epoch takes one batch from every graph, and ten at least
     batch: int = 32  # configurations of one graph; fewer where memory asks for it
     rate: float = 2e-3  # highest learning rate: a short rise, then a cosine
     decay: float = 1e-4
