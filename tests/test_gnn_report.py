@@ -53,7 +53,7 @@ def test_a_weak_opponent_is_named():
         "layout:nlp:random: gnn 0.600, ahead of hist_gbrt/config_only 0.400",
         "layout:nlp:random: gnn/extra 0.150, NOT ahead of hist_gbrt/config_only 0.400",
     ]
-    assert "was not run" in gnn_report.strength(table[:2])[0]
+    assert "no graph that both" in gnn_report.strength(table[:2])[0]
 
 
 def test_bars_count_where_a_network_leads():
