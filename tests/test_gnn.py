@@ -196,7 +196,9 @@ def test_nothing_to_tell_apart_is_refused(graphs):
         gnn.fit([flat], SMALL)
 
 
-@pytest.mark.parametrize("changes", [{"loss": "listmle"}, {"cross": True}, {"dropout": 0.2}])
+@pytest.mark.parametrize(
+    "changes", [{"loss": "listmle"}, {"cross": True}, {"dropout": 0.2}, {"sized": True}]
+)
 def test_options_train(graphs, changes):
     described = [describe(graph, False, 2) for graph in graphs[:2]]
     trained = gnn.fit(described, replace(SMALL, epochs=12, **changes), described, threads=1)

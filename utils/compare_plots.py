@@ -73,7 +73,7 @@ def plot_tradeoff(points: pl.DataFrame):
     nodes = points["nodes"].max()
     where = f"on a graph of {nodes:,} nodes" if nodes else ""
     axis.set_xlabel(f"microseconds a configuration, from memory, {where}")
-    axis.set_ylabel("Kendall's tau, valid split, mean of layout collections")
+    axis.set_ylabel("tau, valid split, layout collections")
     axis.set_title(_finding(points))
     return figure
 

@@ -17,6 +17,7 @@ from utils.layout_rows import describe_slots
 from utils.message_passing import node_inputs
 from utils.roles import ROLES
 from utils.structure import configurable
+from utils.tensors import node_elements
 from utils.tile_features import tile_features
 
 PRUNE_NODES = 1000  # larger graphs are cut down to the neighbourhood of their configurable nodes
@@ -42,6 +43,8 @@ class GnnGraph:
     row_node: np.ndarray | None = None  # layout: int64 [R], which node (of those kept) a row sets
     row_start: np.ndarray | None = None  # layout: int64 [nc + 1]
     codes: np.ndarray | None = None  # layout: uint8 or uint16 [c, nc]
+    size: np.ndarray | None = None  # layout: float32 [nc], elements of a node's output, root of
+    # the sum of squares 1: what cost tables weigh by
 
     @property
     def configs(self) -> int:
@@ -79,9 +82,12 @@ def describe(graph: Graph, extra: bool, hops: int, prune_nodes: int = PRUNE_NODE
     if graph.codes is None:
         return GnnGraph(row=tile_columns(graph, extra), **common)
     nodes = place[graph.config_nodes]
+    elements = node_elements(graph)[graph.config_nodes]
+    size = elements / max(1.0, float(np.sqrt((elements**2).sum())))
     return GnnGraph(
         row=row_columns(graph, extra), config_nodes=nodes, row_node=nodes[graph.row_node],
-        row_start=graph.row_start.astype(np.int64), codes=graph.codes, **common,
+        row_start=graph.row_start.astype(np.int64), codes=graph.codes,
+        size=size.astype(np.float32), **common,
     )  # fmt: skip
 
 

@@ -30,6 +30,7 @@ class Settings:
     hidden: int = 64
     layers: int = 4
     extra: bool = False  # the inputs that the trees have, see `gnn_graphs`
+    sized: bool = False  # pool over configurable nodes also weighted by their size
     cross: bool = False  # attention between the configurations of a batch
     loss: str = "hinge"  # pairwise margin loss, or "listmle"
     margin: float = 0.1
@@ -89,9 +90,10 @@ class Network(nn.Module):
         self.row = nn.Sequential(nn.Linear(row_width, width), nn.ReLU(), nn.Linear(width, width))
         self.joined = nn.Sequential(nn.Linear(2 * width, width), nn.ReLU(), nn.Linear(width, width))
         self.layers = nn.ModuleList(Layer(settings) for _ in range(settings.layers))
+        self.sized = settings.sized and not tile
         self.head = nn.Sequential(
-            nn.Linear(3 * width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(),
-            nn.Linear(width, 1),
+            nn.Linear((3 + self.sized) * width, width), nn.ReLU(), nn.Linear(width, width),
+            nn.ReLU(), nn.Linear(width, 1),
         )  # fmt: skip
 
     def forward(self, graph: Tensors, rows: Tensor) -> Tensor:
@@ -108,7 +110,10 @@ class Network(nn.Module):
         x = node[:, None].expand(-1, rows.shape[1], -1).index_add(0, graph.config_nodes, chosen)
         x = self.passed(x, graph)
         own = x.index_select(0, graph.config_nodes)
-        return self.head(torch.cat([x.mean(0), own.mean(0), own.amax(0)], dim=1))[:, 0]
+        pooled = [x.mean(0), own.mean(0), own.amax(0)]
+        if self.sized:
+            pooled.append(torch.einsum("n,nbh->bh", graph.size, own))
+        return self.head(torch.cat(pooled, dim=1))[:, 0]
 
     def passed(self, x: Tensor, graph: Tensors) -> Tensor:
         """float32 [n, b, h] after all layers."""
@@ -131,6 +136,7 @@ class Tensors:
     matrices: tuple[Tensor, Tensor]  # means over producers, over consumers: sparse [n, n]
     row_node: Tensor | None
     config_nodes: Tensor | None
+    size: Tensor | None
 
 
 def tensors(graph: GnnGraph, device: str = "cpu") -> Tensors:
@@ -146,7 +152,7 @@ def tensors(graph: GnnGraph, device: str = "cpu") -> Tensors:
     )
     return Tensors(
         moved(graph.node), moved(graph.opcode), moved(graph.row), matrices,
-        moved(graph.row_node), moved(graph.config_nodes),
+        moved(graph.row_node), moved(graph.config_nodes), moved(graph.size),
     )  # fmt: skip
 
 

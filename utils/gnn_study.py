@@ -29,6 +29,7 @@ MODEL = "gnn"
 VARIANTS: dict[str, dict] = {  # what each changes in the settings
     "": {},
     "extra": {"extra": True},  # the inputs that the trees have
+    "sized": {"extra": True, "sized": True},  # and their weights
     "equal_pairs": {"extra": True, "weighted": False},
     "listmle": {"extra": True, "loss": "listmle"},
     "cross": {"extra": True, "cross": True},
