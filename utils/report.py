@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 
+from utils import benchmark
 from utils.evaluate import read_metrics
 from utils.files import atomic_path
 from utils.ranking import ABLATIONS, FLOORS, TRAINED
@@ -196,7 +198,8 @@ def update_readme(readme: Path, metrics: list[dict]) -> None:
 def write_report(out: Path, figures: tuple[str, str] = ("08_scores", "08_graphs")) -> Path:
     """Write out/report.md from what the run left in `out`; what isn't there is left out.
 
-    Reads metrics.json, figures/, tables/study_notes.json and tables/submission_models.json.
+    Reads metrics.json, figures/, tables/study_notes.json, tables/submission_models.json and
+    tables/benchmark.parquet.
     """
     out = Path(out)
     metrics = read_metrics(out / "metrics.json")
@@ -221,6 +224,8 @@ def write_report(out: Path, figures: tuple[str, str] = ("08_scores", "08_graphs"
         parts += ["## Submission", "\n".join(lines)]
         if _models(metrics, "test"):
             parts.append(results_table(metrics, ("test",)))
+    if (out / benchmark.TABLE).exists():
+        parts += ["## Speed and memory", benchmark.markdown(pl.read_parquet(out / benchmark.TABLE))]
     parts += ["## How it was made", _how(metrics, out)]
     if cost := cost_table(metrics):
         parts.append(cost)
