@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from utils.dataset import GraphFile
 
 STREAMED = "node_config_feat"  # read in blocks of configurations, so it has to be in C order
-_REMOVED = " (were constant columns removed? they are needed: column numbers have a meaning)"
+_COLUMNS = {"node_feat": 140, STREAMED: 18, "config_feat": 24}
 
 
 def check_headers(file: GraphFile, headers: dict[str, Header]) -> None:
@@ -24,6 +24,7 @@ def check_headers(file: GraphFile, headers: dict[str, Header]) -> None:
     missing = [key for key in keys if key not in headers]
     if missing:
         raise DataError(f"{file.path}: key {', '.join(missing)} is missing")
+    _check_columns(file, headers)
     sizes: dict[str, tuple[int, str]] = {}
     for key, (dtype, shape) in (keys | OPTIONAL_KEYS).items():
         header = headers.get(key)
@@ -39,7 +40,7 @@ def check_headers(file: GraphFile, headers: dict[str, Header]) -> None:
             if isinstance(expected, int) and extent != expected:
                 raise DataError(
                     f"{file.path}: {key} has shape {header.shape}, expected {expected} where it "
-                    f"has {extent}" + (_REMOVED if 1 < extent < expected else "")
+                    f"has {extent}"
                 )
             known, where = sizes.setdefault(expected, (extent, key))
             if isinstance(expected, str) and known != extent:
@@ -50,6 +51,20 @@ def check_headers(file: GraphFile, headers: dict[str, Header]) -> None:
         raise DataError(f"{file.path}: no node")
     if sizes["c"][0] == 0:
         raise DataError(f"{file.path}: no configuration")
+
+
+def _check_columns(file: GraphFile, headers: dict[str, Header]) -> None:
+    """Raise `DataError` for files from which somebody removed the columns that are constant."""
+    fewer = [
+        f"{key} has {headers[key].shape[-1]} of {columns} columns"
+        for key, columns in _COLUMNS.items()
+        if key in headers and headers[key].shape and 1 < headers[key].shape[-1] < columns
+    ]
+    if fewer:
+        raise DataError(
+            f"{file.path}: {', '.join(fewer)}. Were constant columns removed? Which ones can't be "
+            "told, and a column's number is its meaning: take the original file"
+        )
 
 
 def check_values(file: GraphFile, archive: zipfile.ZipFile) -> None:
