@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import zipfile
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from utils.npz import DataError, Header, read_array
+from utils.npz import DataError, Header
 from utils.schema import LAYOUT_KEYS, OPTIONAL_KEYS, TILE_KEYS
 
 if TYPE_CHECKING:
@@ -67,9 +67,9 @@ def _check_columns(file: GraphFile, headers: dict[str, Header]) -> None:
         )
 
 
-def check_values(file: GraphFile, archive: zipfile.ZipFile) -> None:
-    """Raise `DataError` if a small array holds impossible values."""
-    feat = read_array(archive, "node_feat")
+def check_values(file: GraphFile, read: Callable[[str], np.ndarray]) -> None:
+    """Raise `DataError` if a small array holds impossible values. `read`: key -> its array."""
+    feat = read("node_feat")
     nodes = len(feat)
     if not np.isfinite(feat).all():
         bad = np.flatnonzero(~np.isfinite(feat).all(1))
@@ -77,18 +77,18 @@ def check_values(file: GraphFile, archive: zipfile.ZipFile) -> None:
             f"{file.path}: node_feat holds NaN or infinite values (node {bad[0]}"
             + (f" and {len(bad) - 1} more)" if len(bad) > 1 else ")")
         )
-    edges = read_array(archive, "edge_index")
+    edges = read("edge_index")
     if edges.size and (edges.min() < 0 or edges.max() >= nodes):
         raise DataError(f"{file.path}: edge_index points outside the {nodes} nodes")
     if (edges[:, 0] == edges[:, 1]).any():
         raise DataError(f"{file.path}: edge_index has an edge from a node to itself")
-    if (read_array(archive, "config_runtime") < 0).any():
+    if (read("config_runtime") < 0).any():
         raise DataError(f"{file.path}: config_runtime is negative")
     if file.tile:
-        if (read_array(archive, "config_runtime_normalizers") <= 0).any():
+        if (read("config_runtime_normalizers") <= 0).any():
             raise DataError(f"{file.path}: config_runtime_normalizers is not positive")
         return
-    ids = read_array(archive, "node_config_ids")
+    ids = read("node_config_ids")
     if ids.size and (ids.min() < 0 or ids.max() >= nodes):
         raise DataError(f"{file.path}: node_config_ids points outside the {nodes} nodes")
     if len(np.unique(ids)) != len(ids):

@@ -8,14 +8,16 @@ and ``node_config_feat``, up to 100,040 x 3,143 x 18 float32, is never in memory
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from utils.checks import STREAMED, check_headers, check_values
-from utils.npz import DataError, open_npz, read_array, read_blocks, read_headers
+from utils.npz import DataError
 from utils.schema import MAX_RANK, SLOTS
+from utils.sources import open_source
 
 if TYPE_CHECKING:
     from utils.dataset import GraphFile
@@ -82,40 +84,41 @@ class Graph:
 
 def read_graph(file: GraphFile) -> Graph:
     """Read one file. Raises `DataError` naming the file if anything about it is wrong."""
-    with open_npz(file.path) as archive:
-        headers = read_headers(file.path, archive)
-        check_headers(file, headers)
-        check_values(file, archive)
-        rounds = "config_runtime_rounds"
+    with open_source(file) as source:
+        check_headers(file, source.headers)
+        check_values(file, source.read)
+        read, rounds = source.read, "config_runtime_rounds"
         graph = Graph(
             file=file,
-            node_feat=read_array(archive, "node_feat"),
-            opcode=read_array(archive, "node_opcode"),
-            edges=np.ascontiguousarray(read_array(archive, "edge_index")),
-            runtime=read_array(archive, "config_runtime"),
-            rounds=read_array(archive, rounds) if rounds in headers else None,
+            node_feat=read("node_feat"),
+            opcode=read("node_opcode"),
+            edges=np.ascontiguousarray(read("edge_index")),
+            runtime=read("config_runtime"),
+            rounds=read(rounds) if rounds in source.headers else None,
         )
         if file.tile:
-            feat = read_array(archive, "config_feat")
+            feat = read("config_feat")
             if not np.isfinite(feat).all():
                 raise DataError(f"{file.path}: config_feat holds NaN or infinite values")
-            normalizer = read_array(archive, "config_runtime_normalizers")
-            return replace(graph, config_feat=feat, normalizer=normalizer)
-        row_start, row_layout, codes = _read_configs(file, archive, headers[STREAMED])
+            return replace(graph, config_feat=feat, normalizer=read("config_runtime_normalizers"))
+        configs, nodes, _ = source.headers[STREAMED].shape
+        blocks = source.blocks(STREAMED, BLOCK_BYTES) if nodes else ()
+        row_start, row_layout, codes = _read_configs(file, configs, nodes, blocks)
         return replace(
-            graph, config_nodes=read_array(archive, "node_config_ids"),
+            graph, config_nodes=read("node_config_ids"),
             row_start=row_start, row_layout=row_layout, codes=codes,
         )
 
 
-def _read_configs(file, archive, header) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _read_configs(
+    file: GraphFile, configs: int, nodes: int, blocks: Iterable[tuple[int, np.ndarray]]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """row_start int32 [nc + 1], row_layout int8 [R, 18], codes [c, nc] of node_config_feat."""
-    configs, nodes, _ = header.shape
     if nodes > MAX_NODES:
         raise DataError(f"{file.path}: {nodes:,} configurable nodes, at most {MAX_NODES:,} work")
     rows = _Rows(nodes)
     codes = np.empty((nodes, configs), np.uint8)
-    for start, block in read_blocks(archive, STREAMED, BLOCK_BYTES) if nodes else ():
+    for start, block in blocks:
         found = rows.codes_of(_keys(file, start, block)).reshape(block.shape[:2])
         if rows.count.max() > np.iinfo(codes.dtype).max + 1:
             codes = codes.astype(np.uint16 if codes.itemsize == 1 else np.uint32)

@@ -17,9 +17,10 @@ from utils.checks import check_headers, check_values
 from utils.coding import (  # noqa: F401
     Graph, config_sum, decode, deduplicate, pair_sum, read_graph, slot_rows,
 )
-from utils.npz import DataError, open_npz, read_headers
+from utils.npz import DataError
 from utils.progress import progress
 from utils.schema import COLLECTIONS, OPTIONAL_KEYS, SPLITS, TILE_COLLECTION
+from utils.sources import open_source
 
 KAGGLE_MOUNTS = (
     Path("/kaggle/input/predict-ai-model-runtime"),
@@ -51,6 +52,7 @@ class GraphFile:
     name: str
     path: Path
     ours: bool = False
+    kernel: int = 0  # a raw tile file holds several
 
     @property
     def id(self) -> str:
@@ -174,9 +176,9 @@ def check_files(files: Iterable[GraphFile]) -> list[str]:
         if first != file.split:
             problems.append(f"{file.path}: the same name is in the {first} split")
         try:
-            with open_npz(file.path) as archive:
-                check_headers(file, read_headers(file.path, archive))
-                check_values(file, archive)
+            with open_source(file) as source:
+                check_headers(file, source.headers)
+                check_values(file, source.read)
         except DataError as error:
             problems.append(str(error))
     return problems
