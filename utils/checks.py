@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +11,7 @@ from utils.schema import LAYOUT_KEYS, OPTIONAL_KEYS, TILE_KEYS
 
 if TYPE_CHECKING:
     from utils.dataset import GraphFile
+    from utils.sources import Source
 
 STREAMED = "node_config_feat"  # read in blocks of configurations, so it has to be in C order
 _COLUMNS = {"node_feat": 140, STREAMED: 18, "config_feat": 24}
@@ -67,8 +67,9 @@ def _check_columns(file: GraphFile, headers: dict[str, Header]) -> None:
         )
 
 
-def check_values(file: GraphFile, read: Callable[[str], np.ndarray]) -> None:
-    """Raise `DataError` if a small array holds impossible values. `read`: key -> its array."""
+def check_values(file: GraphFile, source: Source) -> None:
+    """Raise `DataError` if a small array holds impossible values."""
+    read = source.read
     feat = read("node_feat")
     nodes = len(feat)
     if not np.isfinite(feat).all():
@@ -82,8 +83,17 @@ def check_values(file: GraphFile, read: Callable[[str], np.ndarray]) -> None:
         raise DataError(f"{file.path}: edge_index points outside the {nodes} nodes")
     if (edges[:, 0] == edges[:, 1]).any():
         raise DataError(f"{file.path}: edge_index has an edge from a node to itself")
-    if (read("config_runtime") < 0).any():
+    runtime = read("config_runtime")
+    if (runtime < 0).any():
         raise DataError(f"{file.path}: config_runtime is negative")
+    if (missing := (runtime == 0).sum()) not in (0, len(runtime)):
+        raise DataError(
+            f"{file.path}: config_runtime is 0 for {missing} of {len(runtime)} configurations: "
+            "all are 0 (unlabelled) or none"
+        )
+    for key in OPTIONAL_KEYS:
+        if key in source.headers and (read(key) < 0).any():
+            raise DataError(f"{file.path}: {key} is negative")
     if file.tile:
         if (read("config_runtime_normalizers") <= 0).any():
             raise DataError(f"{file.path}: config_runtime_normalizers is not positive")

@@ -86,7 +86,7 @@ def read_graph(file: GraphFile) -> Graph:
     """Read one file. Raises `DataError` naming the file if anything about it is wrong."""
     with open_source(file) as source:
         check_headers(file, source.headers)
-        check_values(file, source.read)
+        check_values(file, source)
         read, rounds = source.read, "config_runtime_rounds"
         graph = Graph(
             file=file,

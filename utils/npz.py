@@ -20,6 +20,8 @@ from pathlib import Path
 import numpy as np
 from numpy.lib import format as npy
 
+from utils.tars import open_bytes
+
 try:
     from isal import igzip_lib, isal_zlib
 except ImportError:  # no wheel for this machine
@@ -58,9 +60,12 @@ class Header:
 
 @contextmanager
 def open_npz(path: Path) -> Iterator[zipfile.ZipFile]:
-    """The zip behind an npz; whatever goes wrong inside comes out as one `DataError`."""
+    """The zip behind an npz, which may lie in a tar; whatever goes wrong inside comes out as one
+
+    `DataError`.
+    """
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_bytes(path) as stream, zipfile.ZipFile(stream) as archive:
             yield archive
     except DataError:
         raise

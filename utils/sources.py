@@ -1,4 +1,7 @@
-"""Where the arrays of a graph come from: an npz file, or a raw file of the release (``.pb``)."""
+"""Where the arrays of a graph come from: an npz file, or a raw file of the release (``.pb``).
+
+Either may lie in a tar (`utils.tars`).
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ import numpy as np
 
 from utils.hlo import read_layout_pb, read_tile_pb
 from utils.npz import DataError, Header, open_npz, read_array, read_blocks, read_headers
+from utils.tars import TarProblem, state
 
 if TYPE_CHECKING:
     from utils.dataset import GraphFile
@@ -55,10 +59,11 @@ def _raw_arrays(file: GraphFile) -> dict[str, np.ndarray]:
 def raw_kernels(path: Path) -> list[dict[str, np.ndarray]]:
     """The arrays of every kernel of a raw tile file; the last file is remembered."""
     try:
-        state = path.stat()
+        return _raw_kernels(path, *state(path))
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}") from None
-    return _raw_kernels(path, state.st_mtime_ns, state.st_size)
+    except TarProblem as error:
+        raise DataError(f"{path}: {error}") from None
 
 
 @lru_cache(maxsize=1)

@@ -25,7 +25,7 @@ def read_structure(file: GraphFile) -> Graph:
     """
     with open_source(file) as source:
         check_headers(file, source.headers)
-        check_values(file, source.read)
+        check_values(file, source)
         return Graph(
             file=file,
             node_feat=source.read("node_feat"),
