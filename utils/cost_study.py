@@ -24,6 +24,7 @@ from utils.made_of import mark
 from utils.metrics import kendall_tau, within_graph_rank
 from utils.notebook import Run, require, table_path
 from utils.progress import progress
+from utils.sampling import sample_by_rank
 from utils.study import Fit
 
 MODEL = "cost_tables"
@@ -55,7 +56,7 @@ VARIANTS = {
 COMBINED = ("stacked", "mean_rank")  # with the per-configuration ranker
 _MADE_BY = (
     "coding contraction cost_rows cost_study cost_tables layout_edges layout_rows node_costs roles "
-    "tensors"
+    "sampling tensors"
 )
 
 
@@ -85,14 +86,14 @@ class Graphs:
 
 
 def prepare(file: GraphFile, vectors: np.ndarray | None = None, max_configs: int = 0) -> Prepared:
-    """Read a graph. At most `max_configs` configurations (0: all), drawn by the graph's name, and
-    at most TERMS terms are kept for training."""
+    """Read a graph. At most `max_configs` configurations (0: all), evenly over its ranks, drawn by
+    the graph's name, and at most TERMS terms are kept for training."""
     graph, _, _ = deduplicate(read_graph(file))
     rows = cost_rows(graph, vectors)
     limit = max(2, TERMS // max(1, len(rows.columns)))
     limit = min(limit, max_configs or graph.configs, graph.configs)
     draw = np.random.default_rng(zlib.crc32(file.id.encode()))
-    chosen = np.sort(draw.choice(graph.configs, limit, replace=False))
+    chosen = sample_by_rank(graph.target, limit, draw)
     return Prepared(file, graph, rows, terms(graph, rows, chosen), graph.target[chosen])
 
 

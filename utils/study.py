@@ -25,6 +25,7 @@ from utils.feature_tables import NOT_FEATURES
 from utils.files import write_json, write_parquet
 from utils.notebook import Run, require, table_path
 from utils.progress import progress
+from utils.sampling import sample_by_rank
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,8 @@ def training_rows(
     """features float32 [rows, columns], names, target float64 [rows], graph int64 [rows].
 
     Graphs come in order of their names whatever the order of `files`. At most `max_configs`
-    configurations of a graph are taken (0: all), drawn by `seed` and the graph's name.
+    configurations of a graph are taken (0: all), evenly over its ranks, drawn by `seed` and the
+    graph's name.
     Raises DataError when two graphs have different columns.
     """
     parts, names = [], None
@@ -80,7 +82,7 @@ def training_rows(
         table = read_features(run, file)
         if max_configs and len(table) > max_configs:
             draw = np.random.default_rng([seed, zlib.crc32(file.id.encode())])
-            table = table[np.sort(draw.choice(len(table), max_configs, replace=False))]
+            table = table[sample_by_rank(table["target"].to_numpy(), max_configs, draw)]
         values, own = features_of(table)
         names = names or own
         if own != names:
