@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +19,13 @@ import polars as pl
 
 from utils import ranking
 from utils.cost import measured
-from utils.dataset import DataError, GraphFile
-from utils.feature_tables import NOT_FEATURES
+from utils.dataset import GraphFile
 from utils.files import write_json, write_parquet
 from utils.notebook import Run, require, table_path
 from utils.progress import progress
-from utils.sampling import sample_by_rank
+from utils.training import (  # noqa: F401
+    MEMORY_MB, features_of, fit_ranker, read_features, training_rows,
+)
 
 
 @dataclass(frozen=True)
@@ -49,49 +49,11 @@ class Plan:
     notes: list[str]
 
 
-def read_features(run: Run, file: GraphFile) -> pl.DataFrame:
-    """The feature table of one graph: one row a distinct configuration."""
-    return pl.read_parquet(require(table_path(run, "features", file), "04"))
-
-
 def trainable(run: Run, file: GraphFile) -> bool:
     """Whether a graph is labelled and has two configurations of different runtime."""
     path = require(table_path(run, "features", file), "04")
     target = pl.read_parquet(path, columns=["target"])["target"]
     return target.null_count() == 0 and target.n_unique() > 1
-
-
-def features_of(table: pl.DataFrame) -> tuple[np.ndarray, tuple[str, ...]]:
-    """float32 [rows, columns] and the names of the columns."""
-    names = tuple(name for name in table.columns if name not in NOT_FEATURES)
-    return table.select(names).to_numpy().astype(np.float32, copy=False), names
-
-
-def training_rows(
-    run: Run, files: Iterable[GraphFile], max_configs: int = 0, seed: int = 0
-) -> tuple[np.ndarray, tuple[str, ...], np.ndarray, np.ndarray]:
-    """features float32 [rows, columns], names, target float64 [rows], graph int64 [rows].
-
-    Graphs come in order of their names whatever the order of `files`. At most `max_configs`
-    configurations of a graph are taken (0: all), evenly over its ranks, drawn by `seed` and the
-    graph's name.
-    Raises DataError when two graphs have different columns.
-    """
-    parts, names = [], None
-    for file in sorted(files, key=lambda f: (f.name, f.split)):
-        table = read_features(run, file)
-        if max_configs and len(table) > max_configs:
-            draw = np.random.default_rng([seed, zlib.crc32(file.id.encode())])
-            table = table[sample_by_rank(table["target"].to_numpy(), max_configs, draw)]
-        values, own = features_of(table)
-        names = names or own
-        if own != names:
-            raise DataError(f"{table_path(run, 'features', file)}: other columns than the rest")
-        parts.append((values, table["target"].to_numpy(), np.full(len(table), len(parts))))
-    if not parts:
-        raise DataError("no labelled graph to train on")
-    values, target, graph = zip(*parts)
-    return np.concatenate(values), names, np.concatenate(target), np.concatenate(graph)
 
 
 def plan(
@@ -190,12 +152,18 @@ def write_predictions(stem: Path, scores: dict[GraphFile, np.ndarray], **costs) 
 
 
 def run_fits(
-    run: Run, fits: Sequence[Fit], max_configs: int = 0, save_seed: int = 0, threads: int = 2
+    run: Run,
+    fits: Sequence[Fit],
+    max_configs: int = 0,
+    save_seed: int = 0,
+    threads: int = 2,
+    memory_mb: int = MEMORY_MB,
 ) -> int:
     """Run every fit whose files aren't there yet; returns how many were run.
 
     A fit is run again when its graphs' feature tables, its parameters or the code's feature
     version changed. The `rank_pairwise` model of `save_seed` that was trained on train is saved.
+    `memory_mb`: see `fit_ranker`.
     """
     done = 0
     for fit in progress(fits, desc="fits", unit="fit"):
@@ -208,9 +176,7 @@ def run_fits(
         ranker, fit_cost = None, None
         if fit.train:
             with measured() as fit_cost:
-                values, names, target, graph = training_rows(run, fit.train, max_configs, fit.seed)
-                ranker = ranking.fit(fit.model, values, names, target, graph, fit.seed, threads)
-            del values, target, graph
+                ranker = fit_ranker(run, fit, max_configs, threads, memory_mb)
         for protocol, place in stems.items():
             scores, costs = _predict(run, fit, ranker, fit.scored[protocol], threads)
             if fit_cost:
