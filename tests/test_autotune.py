@@ -231,7 +231,7 @@ def test_models_are_found_or_named(model, tmp_path, monkeypatch):
         autotune.open_model(tmp_path / "nothing", "layout:nlp:random")
     for end, text in ((".ubj", "no trees"), (".json", "{}")):
         (tmp_path / f"bad{end}").write_text(text)
-    with pytest.raises(DataError, match="row version") as error:
+    with pytest.raises(DataError, match="feature version") as error:
         autotune.open_model(tmp_path / "bad", "layout:nlp:random")
     assert "\n" not in str(error.value)
 

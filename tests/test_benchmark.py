@@ -5,11 +5,14 @@ import numpy as np
 import polars as pl
 import pytest
 
-from utils import benchmark, benchmark_graphs, benchmark_worker, cost_study, cost_tables
+from utils import (
+    benchmark, benchmark_graphs, benchmark_worker, cost_graphs, cost_study, cost_tables,
+)  # fmt: skip
 from utils.benchmark_graphs import write_graph
 from utils.benchmark_worker import Worker, make_scorer
+from utils.cost_rows import terms, without
 from utils.cost_tables import LINEAR
-from utils.dataset import DataError, check_files, decode, read_graph
+from utils.dataset import DataError, GraphFile, check_files, decode, read_graph
 from utils.files import save_npz
 from utils.layout_rows import byte_count
 from utils.synthetic import layout_graph
@@ -24,12 +27,11 @@ def out(tmp_path_factory) -> Path:
     arrays, _ = layout_graph(0, "nlp", "random", 3, 40, rounds=0)
     path = folder / "mlp.s0.npz"
     save_npz(path, **arrays)
-    file = cost_study.GraphFile(COLLECTION, "train", "mlp.s0", path, ours=True)
-    rows = cost_study.prepare(file)
-    model = cost_tables.fit(
-        [cost_study.without(rows.rows, prefixes=("mp_",))], [rows.terms], [rows.target], LINEAR,
-        threads=1, trees=5,
-    )  # fmt: skip
+    file = GraphFile(COLLECTION, "train", "mlp.s0", path, ours=True)
+    graph = cost_graphs.prepare(file)
+    rows = without(graph.rows, prefixes=("mp_",))
+    chosen = terms(graph.graph, rows)
+    model = cost_tables.fit([rows], [chosen], [graph.graph.target], LINEAR, threads=1, trees=5)
     cost_tables.save_model(model, folder / "models" / "layout_nlp_random" / "cost_tables")
     return folder
 
@@ -63,8 +65,8 @@ def test_the_worker_scores_what_the_models_score(tmp_path, out):
     stem = benchmark.saved_models(out, COLLECTION)["cost_tables"]
     tables = make_scorer("cost_tables", stem, out, 1, 0)
     found = tables.score(tables.prepare(graph), None)
-    model, prepared = cost_tables.load_model(stem), cost_study.prepare(file)
-    expected = cost_study.score(cost_study.VARIANTS[""], model, prepared, threads=1)
+    model, prepared = cost_tables.load_model(stem), cost_graphs.prepare(file)
+    expected = cost_study.score(cost_study.FULL, model, prepared, threads=1)
     np.testing.assert_allclose(np.unique(found), np.unique(expected))
     worker = Worker(tables, file, seconds=1.0)
     reply = worker.file_pass()

@@ -37,7 +37,7 @@ def run(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def few_trees(monkeypatch):
     monkeypatch.setattr(cost_tables, "fit", partial(cost_tables.fit, trees=5))
-    monkeypatch.setattr(ranking, "RANK_TREES", 5)
+    monkeypatch.setattr(ranking, "RANK_TREES", 20)
 
 
 def planned(run, *models, collection=RANDOM):

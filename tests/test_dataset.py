@@ -77,9 +77,12 @@ def test_round_trip_of_every_value_and_extreme_vectors(tmp_path):
 def test_keys_are_exact_at_both_ends():
     rows = np.array([[-1] * 18, [5] * 18, [-1] * 17 + [0], [-1] * 17 + [5], [0] + [-1] * 17])
     file = GraphFile("layout:xla:random", "train", "x", Path("x"))
-    keys = coding._keys(file, rows.astype(np.float32)[:, None])[0]
-    assert keys.tolist() == [0, 7**18 - 1, 7**17, 6 * 7**17, 1]
-    np.testing.assert_array_equal(coding._decode(keys), rows)
+    nodes = 3
+    block = np.repeat(rows.astype(np.float32)[:, None], nodes, 1)
+    keys = coding._keys(file, 0, block).reshape(-1, nodes)
+    assert keys[:, 0].tolist() == [0, 7**18 - 1, 7**17, 6 * 7**17, 1]
+    np.testing.assert_array_equal(keys - keys[:, :1], np.tile(np.arange(nodes) * 7**18, (5, 1)))
+    np.testing.assert_array_equal(coding._decode(keys[:, 0]), rows)
 
 
 @pytest.mark.parametrize("per_block", [1, 7, 39, 40, 41])
@@ -118,8 +121,9 @@ def test_values_out_of_range_are_refused(tmp_path, value):
     arrays = layout_arrays()
     arrays["node_config_feat"][33, 2, 9] = value
     file = write(tmp_path, arrays)
-    with pytest.raises(DataError, match="node_config_feat holds a value .* from -1 to 5") as error:
+    with pytest.raises(DataError, match="node_config_feat holds .* from -1 to 5") as error:
         read_graph(file)
+    assert f"{np.float32(value):g} (configuration 33, configurable node 2, column 9)" in str(error)
     assert str(file.path) in str(error.value)
 
 
@@ -244,8 +248,12 @@ BAD = {
     "big-endian": (bad(config_runtime=lambda a: a.astype(">i8")), "config_runtime is >i8"),
     "wrong rank": (bad(node_opcode=lambda a: a[:, None]), r"node_opcode has shape \(12, 1\)"),
     "other counts": (bad(config_runtime=lambda a: a[:-1]), r"config_runtime has shape \(39,\)"),
-    "70 columns": (bad(node_feat=lambda a: a[:, :70]), "expected 140 .*constant columns removed"),
-    "10 columns": (bad(node_config_feat=lambda a: a[..., :10]), "expected 18 .*constant columns"),
+    "70 columns": (bad(node_feat=lambda a: a[:, :70]), "node_feat has 70 of 140 columns. Were const"),
+    "10 columns": (bad(node_config_feat=lambda a: a[..., :10]), "feat has 10 of 18 columns. Were"),
+    "10 and 70 columns": (
+        bad(node_config_feat=lambda a: a[..., :10], node_feat=lambda a: a[:, :70]),
+        "node_feat has 70 of 140 columns, node_config_feat has 10 of 18 columns. Were constant"),
+    "19 columns": (bad(node_config_feat=lambda a: np.dstack([a, a[..., :1]])), "expected 18 where"),
     "Fortran order": (bad(node_config_feat=np.asfortranarray), "node_config_feat is in Fortran"),
     "no configuration": (
         bad(config_runtime=lambda a: a[:0], node_config_feat=lambda a: a[:0]), "no configuration"),

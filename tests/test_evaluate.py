@@ -18,7 +18,7 @@ from utils.synthetic import write_data
 @pytest.fixture(autouse=True)
 def few_trees(monkeypatch):
     """Enough for a toy."""
-    monkeypatch.setattr(ranking, "RANK_TREES", 20)
+    monkeypatch.setattr(ranking, "RANK_TREES", 150)
     monkeypatch.setitem(ranking.HIST_PARAMETERS, "max_iter", 20)
 
 

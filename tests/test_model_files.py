@@ -21,7 +21,7 @@ def test_trees_come_back_and_refuse_another_version(tmp_path):
     again, about = load_trees(stem, 4)
     assert about["columns"] == ["a", "b"]
     assert (again.inplace_predict(x) == trees.inplace_predict(x)).all()
-    with pytest.raises(DataError, match=r"some.model.json: made for feature version 4, this is 5"):
+    with pytest.raises(DataError, match=r"some.model.json: made for feature version 4, this is version 5"):
         load_trees(stem, 5)
     (stem.parent / "some.model.json").unlink()
     assert not is_saved(stem)

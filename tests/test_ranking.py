@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from toy_tables import NAMES, toy_run, toy_table
 
-from utils import ranking, study
+from utils import ranking, study, training
 from utils.dataset import DataError, GraphFile
 from utils.files import write_parquet
 from utils.metrics import kendall_tau
@@ -17,7 +17,7 @@ from utils.notebook import table_path
 @pytest.fixture(autouse=True)
 def few_trees(monkeypatch):
     """Enough for a toy."""
-    monkeypatch.setattr(ranking, "RANK_TREES", 40)
+    monkeypatch.setattr(ranking, "RANK_TREES", 120)
     monkeypatch.setitem(ranking.HIST_PARAMETERS, "max_iter", 40)
     monkeypatch.setattr(ranking.fit, "__defaults__", (0, 1))  # seed, threads
     monkeypatch.setattr(ranking.predict, "__defaults__", (1,))
@@ -242,7 +242,7 @@ def test_saved_model_repeats_the_predictions_of_the_run(tmp_path):
     study.run_fits(run, small(run).fits, threads=1)
     ranker = ranking.load_model(run.out / "models" / "layout_xla_default" / "rank_pairwise")
     file = next(f for f in run.files if f.split == "test")
-    score = ranking.predict(ranker, *study.features_of(study.read_features(run, file)))
+    score = ranking.predict(ranker, *training.features_of(training.read_features(run, file)))
     path = run.out / "tables/predictions/layout_xla_default/rank_pairwise/test_0_0.parquet"
     stored = pl.read_parquet(path).filter(pl.col("name") == file.name)["score"].to_numpy()
     np.testing.assert_array_equal(score, stored)
@@ -251,8 +251,8 @@ def test_saved_model_repeats_the_predictions_of_the_run(tmp_path):
 def test_max_configs_draws_the_same_rows_for_every_order(tmp_path):
     run = toy_run(tmp_path, ("tile:xla",))
     files = [f for f in run.files if f.split == "train"]
-    x, _, target, graph = study.training_rows(run, files, max_configs=10, seed=3)
-    again = study.training_rows(run, files[::-1], max_configs=10, seed=3)
+    x, _, target, graph = training.training_rows(run, files, max_configs=10, seed=3)
+    again = training.training_rows(run, files[::-1], max_configs=10, seed=3)
     np.testing.assert_array_equal(x, again[0])
     assert np.bincount(graph).tolist() == [10] * 6 and np.isfinite(target).all()
 

@@ -8,14 +8,16 @@ and ``node_config_feat``, up to 100,040 x 3,143 x 18 float32, is never in memory
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from utils.checks import STREAMED, check_headers, check_values
-from utils.npz import DataError, open_npz, read_array, read_blocks, read_headers
+from utils.npz import DataError
 from utils.schema import MAX_RANK, SLOTS
+from utils.sources import open_source
 
 if TYPE_CHECKING:
     from utils.dataset import GraphFile
@@ -23,15 +25,17 @@ if TYPE_CHECKING:
 LOWEST, HIGHEST = -1, 5  # layout values; +1 they are digits of base 7
 BASE = HIGHEST - LOWEST + 1
 COLUMNS = len(SLOTS) * MAX_RANK
-BLOCK_BYTES = 24 << 20
+BLOCK_BYTES = 1 << 19  # with what is made of it, a block stays in the cache of one core
 
 # 18 digits of base 7 name a vector exactly: 7**18 = 1.63e15 < 2**53. One slot has six digits,
 # 7**6 = 117,649 < 2**24, exact in float32: so one float32 product gives three slot numbers, and
-# only these are widened.
+# only these are widened. With the node's number in front, keys of all nodes fit into int64.
 _DIGITS = BASE ** np.arange(MAX_RANK)
 SLOT_WEIGHTS = np.kron(np.eye(len(SLOTS)), _DIGITS[:, None]).astype(np.float32)  # [18, 3]
 KEY_WEIGHTS = (float(BASE) ** (MAX_RANK * np.arange(len(SLOTS)))).astype(np.float64)  # [3]
-KEY_OFFSET = float((BASE**COLUMNS - 1) // (BASE - 1))  # the key of 18 ones: x + 1 for x = 0
+KEYS = BASE**COLUMNS  # of one node
+KEY_OFFSET = (KEYS - 1) // (BASE - 1)  # the key of 18 ones: x + 1 for x = 0
+MAX_NODES = (1 << 63) // KEYS  # 5,663; the release has up to 3,143
 
 
 @dataclass(frozen=True)
@@ -80,82 +84,138 @@ class Graph:
 
 def read_graph(file: GraphFile) -> Graph:
     """Read one file. Raises `DataError` naming the file if anything about it is wrong."""
-    with open_npz(file.path) as archive:
-        headers = read_headers(file.path, archive)
-        check_headers(file, headers)
-        check_values(file, archive)
-        rounds = "config_runtime_rounds"
+    with open_source(file) as source:
+        check_headers(file, source.headers)
+        check_values(file, source)
+        read, rounds = source.read, "config_runtime_rounds"
         graph = Graph(
             file=file,
-            node_feat=read_array(archive, "node_feat"),
-            opcode=read_array(archive, "node_opcode"),
-            edges=np.ascontiguousarray(read_array(archive, "edge_index")),
-            runtime=read_array(archive, "config_runtime"),
-            rounds=read_array(archive, rounds) if rounds in headers else None,
+            node_feat=read("node_feat"),
+            opcode=read("node_opcode"),
+            edges=np.ascontiguousarray(read("edge_index")),
+            runtime=read("config_runtime"),
+            rounds=read(rounds) if rounds in source.headers else None,
         )
         if file.tile:
-            feat = read_array(archive, "config_feat")
+            feat = read("config_feat")
             if not np.isfinite(feat).all():
                 raise DataError(f"{file.path}: config_feat holds NaN or infinite values")
-            normalizer = read_array(archive, "config_runtime_normalizers")
-            return replace(graph, config_feat=feat, normalizer=normalizer)
-        row_start, row_layout, codes = _read_configs(file, archive, headers[STREAMED])
+            return replace(graph, config_feat=feat, normalizer=read("config_runtime_normalizers"))
+        configs, nodes, _ = source.headers[STREAMED].shape
+        blocks = source.blocks(STREAMED, BLOCK_BYTES) if nodes else ()
+        row_start, row_layout, codes = _read_configs(file, configs, nodes, blocks)
         return replace(
-            graph, config_nodes=read_array(archive, "node_config_ids"),
+            graph, config_nodes=read("node_config_ids"),
             row_start=row_start, row_layout=row_layout, codes=codes,
         )
 
 
-def _read_configs(file, archive, header) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _read_configs(
+    file: GraphFile, configs: int, nodes: int, blocks: Iterable[tuple[int, np.ndarray]]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """row_start int32 [nc + 1], row_layout int8 [R, 18], codes [c, nc] of node_config_feat."""
-    configs, nodes, _ = header.shape
-    known = [np.empty(0) for _ in range(nodes)]  # keys seen at each node, ascending
-    number = [np.empty(0, np.int64) for _ in range(nodes)]  # their codes, by first appearance
+    if nodes > MAX_NODES:
+        raise DataError(f"{file.path}: {nodes:,} configurable nodes, at most {MAX_NODES:,} work")
+    rows = _Rows(nodes)
     codes = np.empty((nodes, configs), np.uint8)
-    if nodes:
-        for start, block in read_blocks(archive, STREAMED, BLOCK_BYTES):
-            keys = _keys(file, block)  # [nc, b]
-            for j in range(nodes):
-                at = np.searchsorted(known[j], keys[j])
-                if len(known[j]):
-                    new = known[j].take(at, mode="clip") != keys[j]
-                else:
-                    new = np.ones(len(at), bool)
-                if new.any():
-                    fresh = np.unique(keys[j][new])
-                    numbers = len(known[j]) + np.arange(len(fresh))
-                    place = np.searchsorted(known[j], fresh)
-                    known[j] = np.insert(known[j], place, fresh)
-                    number[j] = np.insert(number[j], place, numbers)
-                    at = np.searchsorted(known[j], keys[j])
-                    if len(known[j]) > np.iinfo(codes.dtype).max + 1:
-                        codes = codes.astype(np.uint16 if codes.itemsize == 1 else np.uint32)
-                codes[j, start : start + len(block)] = number[j][at]
+    for start, block in blocks:
+        found = rows.codes_of(_keys(file, start, block)).reshape(block.shape[:2])
+        if rows.count.max() > np.iinfo(codes.dtype).max + 1:
+            codes = codes.astype(np.uint16 if codes.itemsize == 1 else np.uint32)
+        codes[:, start : start + len(block)] = found.T
+    row_start = np.cumsum([0, *rows.count]).astype(np.int32)
     for j in range(nodes):  # renumber, so that codes don't depend on the order of configurations
-        order = np.argsort(number[j])  # code by appearance -> ascending code
+        order = np.argsort(rows.code[row_start[j] : row_start[j + 1]])
         if (order != np.arange(len(order))).any():
             codes[j] = order.astype(codes.dtype)[codes[j]]
-    row_start = np.cumsum([0, *map(len, known)]).astype(np.int32)
-    return row_start, _decode(np.concatenate([np.empty(0), *known])), codes.T
+    return row_start, _decode(rows.known % KEYS), codes.T
 
 
-def _keys(file: GraphFile, block: np.ndarray) -> np.ndarray:
-    """float64 [nc, b]: one exact number for each vector of a block float32 [b, nc, 18]."""
-    with np.errstate(invalid="ignore"):
-        small = block.astype(np.int8)
-    if small.min() < LOWEST or small.max() > HIGHEST or (small != block).any():
+class _Rows:
+    """The distinct keys met so far, and a hash table that finds most of them in one look.
+
+    Where two keys want the same place of the table the first has it; the other, like a key that
+    is new, is searched for among all.
+    """
+
+    def __init__(self, nodes: int) -> None:
+        self.known = np.empty(0, np.int64)  # ascending, so by node
+        self.code = np.empty(0, np.int32)  # of each: its number at its node, by first appearance
+        self.count = np.zeros(nodes, np.int64)  # keys of each node
+        self.bits = max(10, (8 * nodes).bit_length())
+        self._fill(self.known, self.code)
+
+    def codes_of(self, keys: np.ndarray) -> np.ndarray:
+        """int32 [k]: the codes of keys, int64 [k]; new ones are taken in."""
+        place = self._place(keys)
+        codes = self.table_code[place]
+        missed = np.flatnonzero(self.table_key[place] != keys)
+        if len(missed):
+            codes[missed] = self._search(keys[missed])
+        return codes
+
+    def _search(self, keys: np.ndarray) -> np.ndarray:
+        at = np.searchsorted(self.known, keys)
+        new = np.ones(len(keys), bool)
+        if len(self.known):
+            new = self.known.take(at, mode="clip") != keys
+        if new.any():
+            self._add(np.unique(keys[new]))
+            at = np.searchsorted(self.known, keys)
+        return self.code[at]
+
+    def _add(self, fresh: np.ndarray) -> None:
+        node = fresh // KEYS
+        code = self.count[node] + np.arange(len(fresh)) - np.searchsorted(node, node)
+        self.count += np.bincount(node, minlength=len(self.count))
+        place = np.searchsorted(self.known, fresh)
+        self.known = np.insert(self.known, place, fresh)
+        self.code = np.insert(self.code, place, code)
+        if 4 * len(self.known) > 1 << self.bits:
+            self.bits += 2
+            self._fill(self.known, self.code)
+        else:
+            self._put(fresh, code)
+
+    def _fill(self, keys: np.ndarray, codes: np.ndarray) -> None:
+        self.table_key = np.full(1 << self.bits, -1, np.int64)
+        self.table_code = np.zeros(1 << self.bits, np.int32)
+        self._put(keys, codes)
+
+    def _put(self, keys: np.ndarray, codes: np.ndarray) -> None:
+        place, first = np.unique(self._place(keys), return_index=True)
+        free = self.table_key[place] < 0
+        self.table_key[place[free]] = keys[first[free]]
+        self.table_code[place[free]] = codes[first[free]]
+
+    def _place(self, keys: np.ndarray) -> np.ndarray:
+        """Multiplicative hashing: the leading bits of a product with 2**64 / golden ratio."""
+        mixed = keys.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        return (mixed >> np.uint64(64 - self.bits)).view(np.int64)
+
+
+def _keys(file: GraphFile, start: int, block: np.ndarray) -> np.ndarray:
+    """int64 [b * nc]: one exact number for each node and vector of a block float32 [b, nc, 18].
+
+    `start` is the number of the block's first configuration.
+    """
+    whole = np.rint(block)
+    if not (block.min() >= LOWEST and block.max() <= HIGHEST and (whole == block).all()):
+        good = (block >= LOWEST) & (block <= HIGHEST) & (whole == block)
+        config, node, column = np.argwhere(~good)[0]
         raise DataError(
-            f"{file.path}: node_config_feat holds a value that is not a whole number "
-            f"from {LOWEST} to {HIGHEST}"
+            f"{file.path}: node_config_feat holds {block[config, node, column]:g} (configuration "
+            f"{start + config}, configurable node {node}, column {column}): layouts are whole "
+            f"numbers from {LOWEST} to {HIGHEST}"
         )
     slots = block.reshape(-1, COLUMNS) @ SLOT_WEIGHTS
-    keys = (slots @ KEY_WEIGHTS).reshape(block.shape[:2])
-    return np.ascontiguousarray(keys.T) + KEY_OFFSET
+    keys = (slots @ KEY_WEIGHTS).astype(np.int64).reshape(block.shape[:2])
+    return (keys + (np.arange(block.shape[1]) * KEYS + KEY_OFFSET)).ravel()
 
 
 def _decode(keys: np.ndarray) -> np.ndarray:
     """int8 [R, 18]: the vectors that `_keys` named."""
-    digits = keys.astype(np.int64)[:, None] // BASE ** np.arange(COLUMNS, dtype=np.int64) % BASE
+    digits = keys[:, None] // BASE ** np.arange(COLUMNS, dtype=np.int64) % BASE
     return (digits + LOWEST).astype(np.int8)
 
 

@@ -12,6 +12,7 @@ from utils.coding import Graph, deduplicate, read_graph
 from utils.cost_rows import CostRows, cost_rows
 from utils.dataset import GraphFile
 from utils.notebook import Run, table_path
+from utils.sampling import sample_by_rank
 
 TERMS = 400_000  # of one graph that are trained on at most: 60 bytes each while a model is fitted
 
@@ -40,13 +41,14 @@ def take(graph: Prepared, chosen: np.ndarray) -> Prepared:
 
 
 def sample(graph: Prepared, max_configs: int = 0) -> Prepared:
-    """At most `max_configs` configurations (0: all) and TERMS terms, drawn by the graph's name."""
+    """At most `max_configs` configurations (0: all) and TERMS terms, evenly over its ranks, drawn
+    by the graph's name."""
     limit = max(2, TERMS // max(1, len(graph.rows.columns)))
     limit = min(limit, max_configs or limit)
     if graph.graph.configs <= limit:
         return graph
     draw = np.random.default_rng(zlib.crc32(graph.file.id.encode()))
-    return take(graph, np.sort(draw.choice(graph.graph.configs, limit, replace=False)))
+    return take(graph, sample_by_rank(graph.graph.target, limit, draw))
 
 
 class Graphs:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from utils import cost_tables, ranking, study
+from utils import cost_tables, ranking, study, training
 from utils.cost import measured
 from utils.cost_graphs import Graphs, Prepared
 from utils.cost_rows import KINDS, CostRows, terms, without
@@ -62,7 +62,7 @@ FULL = VARIANTS[""]
 COMBINED = ("stacked", "mean_rank")  # with the per-configuration ranker
 _MADE_BY = (
     "coding contraction cost_graphs cost_rows cost_study cost_tables joint_sum layout_edges "
-    "layout_rows node_costs roles tensors"
+    "layout_rows node_costs roles sampling tensors"
 )
 
 
@@ -236,19 +236,19 @@ def _stacked(run: Run, fit: Fit, learned, held_out, alone: Callable, threads: in
     tables = [
         _with_score(run, g, held_out[g.file] if held_out else alone(g)) for g in learned
     ]
-    values, names = zip(*map(study.features_of, tables))
+    values, names = zip(*map(training.features_of, tables))
     target = np.concatenate([table["target"].to_numpy() for table in tables])
     graph = np.repeat(np.arange(len(tables)), [len(table) for table in tables])
     ranker = ranking.fit(
         "rank_pairwise", np.concatenate(values), names[0], target, graph, fit.seed, threads
     )
     return lambda g: ranking.predict(
-        ranker, *study.features_of(_with_score(run, g, alone(g))), threads
+        ranker, *training.features_of(_with_score(run, g, alone(g))), threads
     )
 
 
 def _with_score(run: Run, graph: Prepared, score: np.ndarray) -> pl.DataFrame:
-    table = study.read_features(run, graph.file)
+    table = training.read_features(run, graph.file)
     if graph.chosen is not None:
         table = table[graph.chosen]
     return table.with_columns(cost_score=(score - score.mean()) / (score.std() or 1.0))

@@ -84,7 +84,7 @@ class Words:
         if kind == SLOT:
             j, slot = self.slots.node[row], self.slots.slot[row]
         elif kind == OUT:
-            j, slot, faces = column.first, 0, READERS[int(np.nanargmax(self.readers[row]))]
+            j, slot, faces = column.nodes[0], 0, READERS[int(np.nanargmax(self.readers[row]))]
         else:
             e = self.facing.edge[row - self.first]
             j, slot, other = self.edges.node[e], self.edges.slot[e], int(self.edges.source[e])
@@ -106,7 +106,8 @@ class Words:
         if self.rows.kind[row] == SLOT:
             return layout_words(self.slots.layout[row])
         if self.rows.kind[row] == OUT:
-            place = self.graph.row_start[column.first] + int(self.graph.codes[config, column.first])
+            (j,) = column.nodes
+            place = self.graph.row_start[j] + int(self.graph.codes[config, j])
             return layout_words(self.slots.layout[self.slots.of_row[place, 0]])
         place = row - self.first
         own = layout_words(self.slots.layout[self.facing.used[place]])

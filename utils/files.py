@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import tempfile
@@ -29,6 +30,10 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         yield temporary
         os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes it private
         os.replace(temporary, path)
+    except (OSError, pl.exceptions.ComputeError) as error:  # such as a full disk: name the file,
+        why = getattr(error, "strerror", None) or error  # not the temporary one
+        number = getattr(error, "errno", None) or errno.EIO
+        raise OSError(number, f"cannot be written ({why})", str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)
 

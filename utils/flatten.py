@@ -219,6 +219,7 @@ def _check_order(parts: dict[str, str], known: set[str]) -> None:
             code = compile(tree, module, "exec", FLAGS, dont_inherit=True)
             own = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)
                    and not isinstance(n.ctx, ast.Load)}
+            own |= {n.asname or n.name for n in ast.walk(node) if isinstance(n, ast.alias)}
             missing = global_names(code, eager=True) - known - own
             if missing:
                 names = ", ".join(sorted(missing))

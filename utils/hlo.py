@@ -22,6 +22,7 @@ from google.protobuf.message import DecodeError, Message
 from utils.hlo_proto import CLASSES, PRIMITIVE_TYPES
 from utils.npz import DataError
 from utils.schema import MAX_RANK, NODE_COLUMN, NODE_FEATURES, OPCODE_ID, SLOTS, UNSET
+from utils.tars import TarProblem, open_bytes
 
 TYPE_COLUMN = {
     number: NODE_COLUMN[f"shape_element_type_is_{name}"] for number, name in PRIMITIVE_TYPES.items()
@@ -146,9 +147,12 @@ def read_tile_pb(path: str | Path) -> list[dict[str, np.ndarray]]:
 
 def _read(message: str, path: str | Path) -> Message:
     try:
-        data = Path(path).read_bytes()
+        with open_bytes(Path(path)) as stream:
+            data = stream.read()
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}") from None
+    except TarProblem as error:
+        raise DataError(f"{path}: {error}") from None
     return _parse(message, data, str(path))
 
 

@@ -17,13 +17,14 @@ import polars as pl
 from utils import cost_study, cost_tables, ranking
 from utils.budget import FEWEST, SECONDS_A_FIT, SECONDS_A_ROW, Budget, Size
 from utils.coding import Graph, deduplicate, read_graph, take
+from utils.cost_graphs import Prepared, prepare, sample
 from utils.cost_rows import cost_rows
-from utils.cost_study import VARIANTS, Prepared
+from utils.cost_study import FULL
 from utils.dataset import DataError, GraphFile
 from utils.feature_tables import distinct_table
 from utils.graph_stats import graph_statistics
 from utils.message_passing import MAX_FIT_NODES, Reducer, fit_reducer, node_vectors
-from utils.study import drawn, features_of, stacked_rows
+from utils.training import drawn, features_of, stacked_rows
 from utils.vector_tables import fitting_files, pool
 
 VECTOR_COLUMNS = 16  # of a node, as in notebook 03
@@ -109,8 +110,8 @@ def learn(
             _, table = next(tables(described, budget))
             cut |= described.distinct.configs > most
             lessons.tables.append((file, drawn(file, table, most, seed)))
-            if not file.tile:  # of the graph itself nothing is needed any more
-                lessons.costs.append(replace(cost_study.prepare(file, None, most), graph=None))
+            if not file.tile:
+                lessons.costs.append(sample(prepare(file), most))
     about = files[0].collection if files else ""
     if len(lessons.tables) + bad < len(files):
         budget.leave_out(f"{about}: trained on {len(lessons.tables)} of {len(files)} graphs")
@@ -159,7 +160,7 @@ def fit_all(lessons: Lessons, budget: Budget, seed: int, threads: int) -> dict[s
         if several:
             gamma = cost_study.default_gamma([graph.file for graph in lessons.costs])
         with budget.timed(guess):
-            model = cost_study.fit_variant(VARIANTS[""], lessons.costs, gamma, seed, threads)
+            model = cost_study.fit_variant(FULL, lessons.costs, gamma, seed, threads)
         scorers["cost_tables"] = partial(score_costs, model, threads)
     return scorers
 
@@ -176,5 +177,5 @@ def score_pairwise(ranker, budget: Budget, threads: int, described: Described) -
 def score_costs(model, threads: int, described: Described) -> np.ndarray:
     """Scores of `cost_tables`, float64 [distinct]."""
     graph = described.distinct
-    prepared = Prepared(described.file, graph, cost_rows(graph), None, None)
-    return cost_study.score(VARIANTS[""], model, prepared, threads)
+    prepared = Prepared(described.file, graph, cost_rows(graph))
+    return cost_study.score(FULL, model, prepared, threads)

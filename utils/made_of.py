@@ -8,6 +8,7 @@ from pathlib import Path
 import polars as pl
 
 from utils.files import atomic_path
+from utils.tars import state
 
 KEY = "made_of"
 
@@ -20,8 +21,7 @@ def mark(modules: str, *parts: object) -> str:
         digest.update(Path(__file__).with_name(f"{name}.py").read_bytes())
     for part in parts:
         if isinstance(part, Path):
-            state = part.stat()
-            part = (str(part), state.st_size, state.st_mtime_ns)
+            part = (str(part), *state(part))
         digest.update(repr(part).encode())
     return digest.hexdigest()
 

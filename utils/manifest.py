@@ -8,7 +8,7 @@ import os
 import platform
 import re
 import subprocess
-import zipfile
+import zlib
 from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
@@ -16,6 +16,9 @@ from pathlib import Path
 import psutil
 
 from utils.dataset import GraphFile
+from utils.npz import open_npz
+from utils.sources import RAW
+from utils.tars import open_bytes
 
 
 def data_hashes(files: Iterable[GraphFile]) -> dict[str, dict]:
@@ -26,8 +29,13 @@ def data_hashes(files: Iterable[GraphFile]) -> dict[str, dict]:
     """
     lines: dict[str, list[str]] = {}
     for file in files:
-        with zipfile.ZipFile(file.path) as archive:
-            members = sorted((i.filename, i.CRC, i.file_size) for i in archive.infolist())
+        if file.path.suffix == RAW:
+            with open_bytes(file.path) as stream:
+                data = stream.read()
+            members = [(file.kernel, zlib.crc32(data), len(data))]
+        else:
+            with open_npz(file.path) as archive:
+                members = sorted((i.filename, i.CRC, i.file_size) for i in archive.infolist())
         lines.setdefault(file.collection, []).append(f"{file.split}/{file.name} {members}")
     return {
         collection: {

@@ -34,7 +34,9 @@ def load_trees(stem: Path | str, version: int) -> tuple[xgboost.Booster, dict]:
     about = json.loads(path.read_text(encoding="utf-8"))
     if about.get(VERSION) != version:
         found = about.get(VERSION)
-        raise DataError(f"{path}: made for feature version {found}, this is {version}: train again")
+        raise DataError(
+            f"{path}: made for feature version {found}, this is version {version}: train again"
+        )
     return xgboost.Booster(model_file=f"{stem}.ubj"), about
 
 

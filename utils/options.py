@@ -22,7 +22,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--data", metavar="DIR", help="folder that holds layout/ and/or tile/, or a parent of it "
-        "such as Kaggle's npz_all (default: a Kaggle mount, else data/sample)")
+        "such as Kaggle's npz_all, or the release's .tar files; or one .tar file "
+        "(default: a Kaggle mount, else data/sample)")
     add("--out", metavar="DIR", help="where everything that is made goes "
         "(default: outputs/sample, or outputs/run when --data is given)")
     add("--collections", metavar="A,B", default="", help="only these, such as "

@@ -63,9 +63,10 @@ RANK_PARAMETERS = {
     "eta": 0.04,
     "subsample": 0.5,
     "colsample_bytree": 0.2,
-    "min_child_weight": 20,
 }
 RANK_TREES = 200
+CHILD_WEIGHT = 20.0  # min_child_weight with ENOUGH rows or more, in proportion below: the Hessian
+ENOUGH = 3000  # of a leaf grows with its rows
 HIST_PARAMETERS = {
     "max_iter": 100,
     "learning_rate": 0.1,
@@ -160,8 +161,8 @@ def fit(
             features, label=label, qid=graph[order], nthread=threads,
             max_bin=RANK_PARAMETERS["max_bin"],
         )  # fmt: skip
-        settings = RANK_PARAMETERS | {"seed": seed, "nthread": threads}
-        return Ranker(model, columns, xgboost.train(settings, data, RANK_TREES))
+        trees = xgboost.train(rank_settings(len(features), seed, threads), data, RANK_TREES)
+        return Ranker(model, columns, trees)
     with _sklearn_threads(threads):
         estimator = HistGradientBoostingRegressor(**HIST_PARAMETERS, random_state=seed)
         return Ranker(model, columns, estimator.fit(features, label))
@@ -180,6 +181,12 @@ def predict(
         return ranker.estimator.inplace_predict(features).astype(np.float64)
     with _sklearn_threads(threads):
         return ranker.estimator.predict(features)
+
+
+def rank_settings(rows: int, seed: int, threads: int) -> dict:
+    """XGBoost's parameters of `rank_pairwise` for a training set of so many rows."""
+    child = CHILD_WEIGHT * min(1.0, rows / ENOUGH)
+    return RANK_PARAMETERS | {"min_child_weight": child, "seed": seed, "nthread": threads}
 
 
 @cache

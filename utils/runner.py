@@ -48,6 +48,9 @@ def main(argv: list[str], root: Path = options.ROOT) -> int:
     except (NotebookError, dataset.DataError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except OSError as error:  # such as a full disk
+        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 2
 
 
 def make_plan(chosen: Namespace, root: Path) -> Plan:

@@ -56,6 +56,12 @@ def read_module(folder: Path, name: str) -> Module:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             names = [n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)]
             _add(module, node, tuple(names))
+        elif isinstance(node, ast.Try):  # an import that may fail, and what stands in for it
+            inside = [*node.body, *(x for handler in node.handlers for x in handler.body)]
+            names = [a.asname or a.name for x in inside for a in getattr(x, "names", ())]
+            names += [n.id for x in inside for t in getattr(x, "targets", ()) for n in ast.walk(t)
+                      if isinstance(n, ast.Name)]  # fmt: skip
+            _add(module, node, tuple(dict.fromkeys(names)))
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             continue  # the docstring
         elif not isinstance(node, ast.If):  # TYPE_CHECKING and __main__: nothing to carry

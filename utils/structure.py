@@ -15,7 +15,7 @@ import numpy as np
 from utils.checks import check_headers, check_values
 from utils.coding import Graph
 from utils.dataset import GraphFile
-from utils.npz import open_npz, read_array, read_headers
+from utils.sources import open_source
 
 
 def read_structure(file: GraphFile) -> Graph:
@@ -23,16 +23,16 @@ def read_structure(file: GraphFile) -> Graph:
 
     ``config_nodes`` is there for layout files. Raises `DataError` naming the file.
     """
-    with open_npz(file.path) as archive:
-        check_headers(file, read_headers(file.path, archive))
-        check_values(file, archive)
+    with open_source(file) as source:
+        check_headers(file, source.headers)
+        check_values(file, source)
         return Graph(
             file=file,
-            node_feat=read_array(archive, "node_feat"),
-            opcode=read_array(archive, "node_opcode"),
-            edges=np.ascontiguousarray(read_array(archive, "edge_index")),
+            node_feat=source.read("node_feat"),
+            opcode=source.read("node_opcode"),
+            edges=np.ascontiguousarray(source.read("edge_index")),
             runtime=np.empty(0, np.int64),
-            config_nodes=None if file.tile else read_array(archive, "node_config_ids"),
+            config_nodes=None if file.tile else source.read("node_config_ids"),
         )
 
 

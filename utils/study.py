@@ -9,7 +9,6 @@ over all labelled graphs: what a new program would see).
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,13 +19,13 @@ import polars as pl
 
 from utils import ranking
 from utils.cost import Cost, measured
-from utils.dataset import DataError, GraphFile
-from utils.feature_tables import NOT_FEATURES
+from utils.dataset import GraphFile
 from utils.files import write_json, write_parquet
 from utils.made_of import mark
 from utils.model_files import is_saved, model_stem
 from utils.notebook import Run, require, table_path
 from utils.progress import progress
+from utils.training import MEMORY_MB, features_of, fit_ranker, read_features
 
 
 @dataclass(frozen=True)
@@ -50,60 +49,11 @@ class Plan:
     notes: list[str]
 
 
-def read_features(run: Run, file: GraphFile) -> pl.DataFrame:
-    """The feature table of one graph: one row a distinct configuration."""
-    return pl.read_parquet(require(table_path(run, "features", file), "04"))
-
-
 def trainable(run: Run, file: GraphFile) -> bool:
     """Whether a graph is labelled and has two configurations of different runtime."""
     path = require(table_path(run, "features", file), "04")
     target = pl.read_parquet(path, columns=["target"])["target"]
     return target.null_count() == 0 and target.n_unique() > 1
-
-
-def features_of(table: pl.DataFrame) -> tuple[np.ndarray, tuple[str, ...]]:
-    """float32 [rows, columns] and the names of the columns."""
-    names = tuple(name for name in table.columns if name not in NOT_FEATURES)
-    return table.select(names).to_numpy().astype(np.float32, copy=False), names
-
-
-def training_rows(
-    run: Run, files: Iterable[GraphFile], max_configs: int = 0, seed: int = 0
-) -> tuple[np.ndarray, tuple[str, ...], np.ndarray, np.ndarray]:
-    """What `stacked_rows` says of the feature tables of `files`, of which it takes `drawn` rows."""
-    tables = ((file, drawn(file, read_features(run, file), max_configs, seed)) for file in files)
-    return stacked_rows(tables)
-
-
-def drawn(file: GraphFile, table: pl.DataFrame, max_configs: int = 0, seed: int = 0):
-    """At most `max_configs` rows of a graph's table (0: all), drawn by `seed` and its name."""
-    if not max_configs or len(table) <= max_configs:
-        return table
-    draw = np.random.default_rng([seed, zlib.crc32(file.id.encode())])
-    return table[np.sort(draw.choice(len(table), max_configs, replace=False))]
-
-
-def stacked_rows(
-    tables: Iterable[tuple[GraphFile, pl.DataFrame]],
-) -> tuple[np.ndarray, tuple[str, ...], np.ndarray, np.ndarray]:
-    """features float32 [rows, columns], names, target float64 [rows], graph int64 [rows].
-
-    Graphs come in order of their names whatever the order of `tables`.
-    Raises DataError when two graphs have different columns.
-    """
-    parts, names = [], None
-    for file, table in tables:
-        values, own = features_of(table)
-        names = names or own
-        if own != names:
-            raise DataError(f"{file.path}: other columns of features than the rest")
-        parts.append(((file.name, file.split), values, table["target"].to_numpy()))
-    if not parts:
-        raise DataError("no labelled graph to train on")
-    _, values, target = zip(*sorted(parts, key=lambda part: part[0]))
-    graph = np.repeat(np.arange(len(parts)), [len(part) for part in target])
-    return np.concatenate(values), names, np.concatenate(target), graph
 
 
 def plan(
@@ -229,27 +179,31 @@ def due(
 
 
 def run_fits(
-    run: Run, fits: Sequence[Fit], max_configs: int = 0, save_seed: int = 0, threads: int = 2
+    run: Run,
+    fits: Sequence[Fit],
+    max_configs: int = 0,
+    save_seed: int = 0,
+    threads: int = 2,
+    memory_mb: int = MEMORY_MB,
 ) -> int:
     """Run every fit whose files aren't there yet; returns how many were run.
 
     A fit is run again when its graphs' feature tables, its parameters or the code changed. The
-    `rank_pairwise` model of `save_seed` that was trained on train is saved.
+    `rank_pairwise` model of `save_seed` that was trained on train is saved. `memory_mb`: see
+    `fit_ranker`.
     """
     done = 0
 
     def made_of(fit: Fit) -> str:
         files = (*fit.train, *(f for files in fit.scored.values() for f in files))
         tables = [require(table_path(run, "features", file), "04") for file in files]
-        return mark("metrics ranking study", fit.model, max_configs, threads, *tables)
+        return mark("metrics ranking sampling study train_stream training", fit.model, max_configs, threads, *tables)
 
     for one in due(run, fits, made_of, "rank_pairwise", save_seed):
         fit, ranker, fit_cost = one.fit, None, None
         if fit.train:
             with measured() as fit_cost:
-                values, names, target, graph = training_rows(run, fit.train, max_configs, fit.seed)
-                ranker = ranking.fit(fit.model, values, names, target, graph, fit.seed, threads)
-            del values, target, graph
+                ranker = fit_ranker(run, fit, max_configs, threads, memory_mb)
 
         def score(file: GraphFile, table: pl.DataFrame) -> np.ndarray:
             if ranker is None:

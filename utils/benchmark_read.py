@@ -1,0 +1,141 @@
+"""How fast a large layout file is read: ``python -m utils.benchmark_read``.
+
+A file of the release's largest sizes is generated, then its configurations are inflated alone,
+read by ``np.load`` and read as a coded graph, each several times; the best time of each counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import psutil
+from numpy.lib import format as npy
+
+from utils import synthetic
+from utils.checks import STREAMED
+from utils.coding import read_graph
+from utils.cost import Cost, measured
+from utils.dataset import GraphFile
+from utils.files import atomic_path
+from utils.npz import PIECE_BYTES, igzip_lib
+from utils.progress import progress
+
+TEMPLATE = 2000  # configurations that are drawn; the rest mixes them node by node
+COLLECTION = "layout:xla:random"
+
+
+def write_large(path: Path, configs: int, nodes: int, graph_nodes: int = 0, seed: int = 0) -> Path:
+    """Write a layout file in blocks, so that it may be larger than memory.
+
+    It has `configs` configurations of at least `nodes` configurable nodes; copies of the program
+    that are not configurable fill it up to about `graph_nodes` nodes. Runtimes are as they come.
+    """
+    layers, arrays = 3 * nodes // 5, {"node_config_ids": ()}
+    while len(arrays["node_config_ids"]) < nodes:
+        layers += 2
+        arrays, _ = synthetic.layout_graph(seed, "nlp", "random", layers, min(configs, TEMPLATE))
+    template, rng = arrays.pop(STREAMED), np.random.default_rng(seed)
+    length, width = template.shape[:2]
+    arrays |= _copies(arrays, max(1, graph_nodes // len(arrays["node_opcode"])))
+    del arrays["config_runtime_rounds"]
+    arrays["config_runtime"] = rng.choice(arrays["config_runtime"], configs)
+    with atomic_path(path) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as z:
+        for key, values in arrays.items():
+            with z.open(f"{key}.npy", "w") as stream:
+                npy.write_array(stream, values, allow_pickle=False)
+        with z.open(f"{STREAMED}.npy", "w", force_zip64=True) as stream:
+            header = {"descr": "<f4", "fortran_order": False, "shape": (configs, width, 18)}
+            npy.write_array_header_1_0(stream, header)
+            for start in progress(range(0, configs, length), desc="write", unit="block"):
+                order = rng.permuted(np.tile(np.arange(length)[:, None], width), axis=0)
+                block = template[order, np.arange(width)]
+                stream.write(np.ascontiguousarray(block[: configs - start]))
+    return path
+
+
+def _copies(arrays: synthetic.Arrays, count: int) -> synthetic.Arrays:
+    """The graph `count` times side by side; only the last copy keeps its root."""
+    nodes = len(arrays["node_opcode"])
+    feat = np.tile(arrays["node_feat"], (count, 1))
+    feat[: (count - 1) * nodes, 0] = 0  # is_root
+    offset = np.repeat(np.arange(count) * nodes, len(arrays["edge_index"]))
+    return {
+        "node_feat": feat,
+        "node_opcode": np.tile(arrays["node_opcode"], count),
+        "edge_index": np.tile(arrays["edge_index"], (count, 1)) + offset[:, None],
+        "node_splits": np.array([[0, count * nodes]], np.int64),
+    }
+
+
+def inflate_alone(path: Path) -> None:
+    """Inflate the configurations by Python's own zlib and drop them."""
+    buffer = memoryview(bytearray(PIECE_BYTES))
+    with zipfile.ZipFile(path) as archive, archive.open(f"{STREAMED}.npy") as stream:
+        while stream.readinto(buffer):
+            pass
+
+
+def load_whole(path: Path) -> None:
+    """Read the configurations as numpy does."""
+    with np.load(path) as arrays:
+        arrays[STREAMED].shape
+
+
+def best(work: Callable[[], object], repeats: int) -> Cost:
+    """The shortest time and the highest peak of several turns."""
+    costs = []
+    for _ in range(repeats):
+        with measured() as cost:
+            work()
+        costs.append(cost)
+    peaks = [cost.peak_mb for cost in costs if cost.peak_mb is not None]
+    return Cost(min(cost.seconds for cost in costs), max(peaks, default=None))
+
+
+def compare(path: Path, repeats: int) -> list[str]:
+    """What was measured, as lines of text."""
+    file = GraphFile(COLLECTION, "train", path.stem, path)
+    with zipfile.ZipFile(path) as archive:
+        info = archive.getinfo(f"{STREAMED}.npy")
+    sizes = f"{info.compress_size / 1e6:,.0f} MB deflated, {info.file_size / 1e6:,.0f} MB inflated"
+    lines = [sizes]
+    with measured() as idle:
+        pass
+    ways = {"inflating alone (zlib)": lambda: inflate_alone(path)}
+    ways["coded graph" if igzip_lib else "coded graph (isal is missing)"] = lambda: read_graph(file)
+    if info.file_size < psutil.virtual_memory().available / 2:
+        ways["np.load"] = lambda: load_whole(path)
+    costs = {name: best(work, repeats) for name, work in ways.items()}
+    alone = costs["inflating alone (zlib)"].seconds
+    for name, cost in costs.items():
+        memory = ""
+        if cost.peak_mb is not None:
+            memory = f", {cost.peak_mb - idle.peak_mb:,.0f} MB more than idle"
+        ratio = f"{cost.seconds / alone:.2f} x inflating"
+        lines.append(f"{name:<24}{cost.seconds:8.2f} s, {ratio}{memory}")
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], prog="benchmark_read")
+    add = parser.add_argument
+    add("--configs", type=int, default=100_040)
+    add("--nodes", type=int, default=300, help="configurable nodes (default 300)")
+    add("--graph-nodes", type=int, default=43_615)
+    add("--repeats", type=int, default=3)
+    add("--keep", metavar="FILE", type=Path, help="leave the file here; used again if it is there")
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        path = chosen.keep or Path(folder) / "large.npz"
+        if not path.exists():
+            write_large(path, chosen.configs, chosen.nodes, chosen.graph_nodes)
+        print(*compare(path, chosen.repeats), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""Rank the configurations of graph files with a model of an earlier run:
+
+``python -m utils.rank FILE... [--model PATH] [--collection C] [--top K] [--format table|csv|json]``
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from utils.coding import Graph, read_graph
+from utils.dataset import DataError, GraphFile
+from utils.npz import open_npz
+from utils.saved_models import RUNS, about, find_model, load_model, stem_of
+from utils.schema import COLLECTIONS, OPCODE_ID, SPLITS, TILE_COLLECTION, UNSET
+from utils.sources import RAW, raw_kernels
+
+SHOWN = 10  # rows of a table unless --top says otherwise
+COLUMNS = ("file", "collection", "rank", "config", "score", "above_best", "above_default")
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """The scores of one graph. `default`: the compiler's own choice, None if it isn't there."""
+
+    name: str
+    collection: str
+    why: str  # how the collection was found
+    model: Path
+    score: np.ndarray  # float64 [c], larger = slower; only differences mean anything
+    default: int | None
+
+    @property
+    def order(self) -> np.ndarray:
+        """Numbers of the configurations, the fastest first."""
+        return np.argsort(self.score, kind="stable")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit status: 0 all ranked, 2 if anything was wrong (one line each on standard error)."""
+    chosen = parse(argv)
+    found, status = [], 0
+    for text in file_names(chosen.files):
+        try:
+            for ranked in rank(Path(text), chosen.model, chosen.collection):
+                found.append(ranked)
+                if chosen.format == "table":
+                    print(table(ranked, SHOWN if chosen.top is None else chosen.top), flush=True)
+        except DataError as error:
+            print(f"error: {error}", file=sys.stderr)
+            status = 2
+    if chosen.format == "csv":
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for ranked in found:
+            writer.writerows(rows(ranked, chosen.top))
+    if chosen.format == "json":
+        json.dump([as_json(ranked, chosen.top) for ranked in found], sys.stdout, indent=1)
+        print()
+    return status
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser("python -m utils.rank", description=__doc__.split(":")[0])
+    add = parser.add_argument
+    add("files", nargs="+", metavar="FILE", help="an .npz or .pb file; - reads a list of them from "
+        "standard input, one a line")
+    add("--model", type=Path, help="a model's .ubj or .json file, or the folder of a run "
+        f"(default: {', else '.join(RUNS)})")
+    add("--collection", metavar="C", choices=COLLECTIONS, help="such as layout:xla:random "
+        "(default: by the path of the file, else by what it holds)")
+    add("--top", type=int, metavar="K", help=f"only the K fastest (default: {SHOWN} in a table, "
+        "else all)")
+    add("--format", choices=("table", "csv", "json"), default="table")
+    chosen = parser.parse_args(argv)
+    if chosen.top is not None and chosen.top < 1:
+        parser.error("--top must be at least 1")
+    return chosen
+
+
+def file_names(given: Iterable[str]) -> Iterable[str]:
+    """The names on the command line; ``-`` stands for those on standard input."""
+    for name in given:
+        yield from (filter(None, map(str.strip, sys.stdin)) if name == "-" else (name,))
+
+
+def rank(path: Path, model: Path | None = None, collection: str | None = None) -> list[Ranked]:
+    """The ranked graphs of a file: one, but a raw tile file holds several.
+
+    Raises DataError, one line, if the file or the model is not what it should be.
+    """
+    collection, why = collection_of(path, model, collection)
+    fitted = load_model(find_model(model, collection))
+    if (fitted.collection == TILE_COLLECTION) != (collection == TILE_COLLECTION):
+        raise DataError(f"{fitted.stem}: a model of {fitted.collection} can't rank {collection}")
+    raw_tile = path.suffix == RAW and collection == TILE_COLLECTION
+    kernels = len(raw_kernels(path)) if raw_tile else 1
+    split = next((part for part in reversed(path.parts) if part in SPLITS), "")
+    result = []
+    for kernel in range(kernels):
+        file = GraphFile(collection, split, path.stem, path, kernel=kernel)
+        graph = read_graph(file)
+        name = f"{path}#{kernel}" if kernels > 1 else str(path)
+        default = default_config(graph)
+        result.append(Ranked(name, collection, why, fitted.stem, fitted.score(graph), default))
+    return result
+
+
+def collection_of(path: Path, model: Path | None, given: str | None) -> tuple[str, str]:
+    """(collection, how it was found): as given, by the path, by the model, by the contents."""
+    if given:
+        return given, "as given"
+    parts = path.absolute().parts
+    for collection in COLLECTIONS:
+        words = tuple(collection.split(":"))
+        together = "_".join(words)
+        if any(parts[i : i + len(words)] == words for i in range(len(parts))) or any(
+            together in part for part in parts[:-1]
+        ):
+            return collection, "by its path"
+    tile, convolution = _contents(path)
+    if tile:
+        return TILE_COLLECTION, "by its contents"
+    if model is not None and not model.is_dir():
+        collection = about(stem_of(model)).get("collection")
+        if collection in COLLECTIONS and collection != TILE_COLLECTION:
+            return collection, "by the model"
+    source = "xla" if convolution else "nlp"
+    return f"layout:{source}:random", "a guess by its contents: --collection says otherwise"
+
+
+def _contents(path: Path) -> tuple[bool, bool]:
+    """(is it a tile file, has it a convolution)."""
+    if path.suffix == RAW:
+        file = GraphFile("layout:xla:random", "", path.stem, path)
+        try:
+            opcode = read_graph(file).opcode
+        except DataError:
+            raw_kernels(path)
+            return True, False
+        return False, bool((opcode == OPCODE_ID["convolution"]).any())
+    with open_npz(path) as archive:
+        names = set(archive.namelist())
+    if "config_feat.npy" in names:
+        return True, False
+    if "node_config_feat.npy" not in names:
+        raise DataError(f"{path}: neither a layout nor a tile file: no configurations in it")
+    opcode = read_graph(GraphFile("layout:xla:random", "", path.stem, path)).opcode
+    return False, bool((opcode == OPCODE_ID["convolution"]).any())
+
+
+def default_config(graph: Graph) -> int | None:
+    """The compiler's own choice: the configuration that sets no layout; of a labelled tile kernel
+    the first one that takes as long as the normalizer says."""
+    if graph.codes is None:
+        same = np.flatnonzero(graph.runtime == graph.normalizer) if graph.labelled else []
+        return int(same[0]) if len(same) else None
+    unset = (graph.row_layout == UNSET).all(1)
+    free = np.ones(graph.configs, bool)
+    for j, start in enumerate(graph.row_start[:-1]):
+        free &= unset[start + graph.codes[:, j].astype(np.int64)]
+    return int(free.argmax()) if free.any() else None
+
+
+def rows(ranked: Ranked, top: int | None = None) -> Iterable[tuple]:
+    """One row a configuration, the fastest first, see COLUMNS; None where there is no default."""
+    order, score = ranked.order[:top], ranked.score
+    base = None if ranked.default is None else score[ranked.default]
+    for place, config in enumerate(order.tolist()):
+        above = None if base is None else float(score[config] - base)
+        yield (ranked.name, ranked.collection, place + 1, config, float(score[config]),
+               float(score[config] - score[order[0]]), above)  # fmt: skip
+
+
+def as_json(ranked: Ranked, top: int | None = None) -> dict:
+    """One graph as plain data."""
+    facts = {"file": ranked.name, "collection": ranked.collection, "collection_found": ranked.why}
+    facts |= {"model": _shown(ranked.model), "default_config": ranked.default}
+    return facts | {"ranking": [dict(zip(COLUMNS[2:], row[2:])) for row in rows(ranked, top)]}
+
+
+def table(ranked: Ranked, top: int) -> str:
+    """One graph as text."""
+    count = len(ranked.score)
+    lines = [
+        f"{ranked.name}: {ranked.collection} ({ranked.why}), {count:,} configurations",
+        f"model {_shown(ranked.model)}; a larger score is slower",
+    ]
+    if ranked.default is None:
+        lines.append("the compiler's own choice is not among them, as far as the file says")
+    else:
+        place = int(np.flatnonzero(ranked.order == ranked.default)[0]) + 1
+        lines.append(f"the compiler's own choice, {ranked.default}, is ranked {place:,}")
+    lines.append(f"{'rank':>7}{'config':>9}{'score':>12}{'above best':>12}{'above default':>15}")
+    for _, _, place, config, score, best, default in rows(ranked, top):
+        last = f"{default:>15.4f}" if default is not None else f"{'':>15}"
+        lines.append(f"{place:>7}{config:>9}{score:>12.4f}{best:>12.4f}{last}".rstrip())
+    return "\n".join(lines) + "\n"
+
+
+def _shown(path: Path) -> str:
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+if __name__ == "__main__":
+    try:
+        raise SystemExit(main())
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

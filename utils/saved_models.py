@@ -1,0 +1,116 @@
+"""Models that a run saved: finding one for a collection, and scoring any graph with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import xgboost
+
+from utils import cost_tables, ranking
+from utils.coding import Graph
+from utils.cost_rows import cost_rows
+from utils.dataset import DataError
+from utils.feature_tables import feature_tables
+from utils.graph_stats import graph_statistics
+from utils.message_passing import load_reducer, node_vectors
+from utils.model_files import is_saved
+from utils.options import ROOT
+from utils.schema import COLLECTIONS
+from utils.training import features_of
+from utils.vector_tables import pool
+
+RUNS = ("outputs/sample", "outputs/sample_run")  # where models are looked for
+MODELS = ("cost_tables", "rank_pairwise")  # those that are saved, the preferred one first
+
+
+@dataclass(frozen=True)
+class Model:
+    """A saved model and the function of a graph that gives its scores, float64 [c]."""
+
+    stem: Path
+    collection: str  # that it was trained on
+    score: Callable[[Graph], np.ndarray]
+
+
+def find_model(given: Path | None, collection: str) -> Path:
+    """Where the model of a collection lies, without the ending. Raises DataError if nowhere."""
+    if given is not None and not given.is_dir():
+        stem = stem_of(given)
+        if not is_saved(stem):
+            raise DataError(f"{given}: no such model, expected {stem}.ubj and {stem}.json")
+        return stem
+    folders = [ROOT / run for run in RUNS] if given is None else [given]
+    slug = collection.replace(":", "_")
+    for folder in folders:
+        for place in (folder / "models" / slug, folder / slug, folder):
+            for name in MODELS:
+                if is_saved(place / name):
+                    return place / name
+    where = given or " or ".join(RUNS)
+    raise DataError(f"no model of {collection} in {where}: run ./run_all.sh or name one by --model")
+
+
+def stem_of(path: Path) -> Path:
+    """The path of one of a model's two files without its ending."""
+    return path.with_suffix("") if path.suffix in (".ubj", ".json") else path
+
+
+def about(stem: Path) -> dict:
+    """What a model says of itself. Raises DataError."""
+    path = stem.with_name(stem.name + ".json")
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}") from None
+    except ValueError:
+        raise DataError(f"{path}: damaged, not JSON") from None
+    if not isinstance(facts, dict):
+        raise DataError(f"{path}: not about a model")
+    return facts
+
+
+@cache
+def load_model(stem: Path) -> Model:
+    """The model at `stem`. Raises DataError: damaged, unknown, or of another feature version."""
+    facts = about(stem)
+    kind, collection = str(facts.get("model")), str(facts.get("collection"))
+    if collection not in COLLECTIONS:
+        raise DataError(f"{stem}.json: does not say of which collection the model is")
+    try:
+        if kind == "cost_tables":
+            return Model(stem, collection, _table_score(cost_tables.load_model(stem)))
+        if kind.startswith("rank_pairwise"):
+            return Model(stem, collection, _ranker_score(stem, ranking.load_model(stem)))
+    except DataError:
+        raise
+    except (xgboost.core.XGBoostError, KeyError, TypeError) as error:
+        what = str(error).splitlines()[0][:120]
+        raise DataError(f"{stem}: damaged model ({what})") from None
+    raise DataError(f"{stem}.json: no model that can rank files (it says {kind})")
+
+
+def _table_score(tables: cost_tables.CostTables) -> Callable[[Graph], np.ndarray]:
+    return lambda graph: cost_tables.predict(tables, graph, cost_rows(graph))
+
+
+def _ranker_score(stem: Path, ranker: ranking.Ranker) -> Callable[[Graph], np.ndarray]:
+    reducer = None
+    if any(name.startswith("mp_") for name in ranker.columns):
+        path = stem.parent.parent / "message_passing.npz"
+        if not path.exists():
+            raise DataError(f"{path}: missing, the model {stem.name} needs its node vectors")
+        reducer = load_reducer(path)
+
+    def score(graph: Graph) -> np.ndarray:
+        vectors = None if reducer is None else node_vectors(graph, reducer)
+        pooled = None if vectors is None else pool(graph, vectors)
+        own = None if graph.codes is None else vectors
+        table, index = feature_tables(graph, graph_statistics(graph), own, pooled)
+        return ranking.predict(ranker, *features_of(table))[index["distinct"].to_numpy()]
+
+    return score
