@@ -23,13 +23,13 @@ OPEN_ALL = """
 import json, sys
 from pathlib import Path
 
-folder, out, names = sys.argv[1], sys.argv[2], sys.argv[3:]
+folder, out, KAGGLE, names = sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4:]
 for name in names:
     before = list(sys.path)
     space = {"__name__": "__main__"}
     cells = json.loads((Path(folder) / name).read_text(encoding="utf-8"))["cells"]
     for cell in (cell for cell in cells if cell["cell_type"] == "code"):
-        source = "".join(cell["source"])
+        source = "".join(cell["source"]).replace("/kaggle/input", KAGGLE)
         until = [line for line in source.splitlines() if line.startswith("run = open_run(")]
         exec(source.partition("".join(until))[0] + until[0] if until else source, space)
         if "parameters" in cell["metadata"].get("tags", []):
@@ -68,13 +68,15 @@ def contents(folder: Path) -> dict[str, int]:
     return {str(path): path.stat().st_mtime_ns for path in folder.rglob("*")}
 
 
-@pytest.mark.parametrize("start", [".", "notebooks"])
+@pytest.mark.parametrize("start", [".", "notebooks", "elsewhere"])
 def test_every_notebook_finds_repository_and_data_and_writes_elsewhere(copy, tmp_path, start):
     before, out = contents(copy), tmp_path / "out"
-    command = [sys.executable, "-B", "-c", OPEN_ALL, copy / "notebooks", out, *NUMBERED]
+    kaggle = copy.parent if start == "elsewhere" else tmp_path  # where a dataset is attached
+    command = [sys.executable, "-B", "-c", OPEN_ALL, copy / "notebooks", out, kaggle, *NUMBERED]
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"MPLBACKEND": "agg"}
+    folder = tmp_path if start == "elsewhere" else copy / start
     done = subprocess.run(
-        [*map(str, command)], cwd=copy / start, env=environment, capture_output=True, text=True
+        [*map(str, command)], cwd=folder, env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-2000:]
     found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]

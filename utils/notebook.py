@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,14 +25,16 @@ def open_run(root: Path | str, data_dir: str = "", out_dir: str = "", collection
     """Find the data, make the output folder and list the graph files.
 
     `data_dir` is looked for below the current folder, then below `root`; empty: the Kaggle mounts,
-    then data/sample. A relative `out_dir` is below `root`. Empty `collections` (comma separated)
-    takes all. Raises DataError for an unknown collection and for a folder without graph files.
+    then data/sample. A relative `out_dir` is below `root`, or below the current folder where `root`
+    is mounted read-only, as on Kaggle. Empty `collections` (comma separated) takes all. Raises
+    DataError for an unknown collection and for a folder without graph files.
     """
     root = Path(root).resolve()
     data = dataset.find_data(data_dir or None, root)
     files = dataset.index(data, split_names(collections))
     present = {file.collection for file in files}
-    out = root / (out_dir or "outputs/sample")
+    below = root if os.access(root, os.W_OK) else Path.cwd()
+    out = below / (out_dir or "outputs/sample")
     out.mkdir(parents=True, exist_ok=True)
     return Run(root, data, out, files, tuple(c for c in COLLECTIONS if c in present))
 
