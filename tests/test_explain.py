@@ -11,9 +11,10 @@ from utils.coding import deduplicate, read_graph
 from utils.cost_rows import KINDS, OUT, PAIR, SLOT, cost_rows, terms
 from utils.cost_tables import LOG, fit, predict, save_model
 from utils.dataset import DataError, GraphFile, index
-from utils.explain import by_node, choose_file, default_config, explain, sentence
+from utils.explain import by_node, choose_file, explain, sentence
 from utils.explain_plots import neighbourhood, plot_neighbourhood, plot_terms
 from utils.files import save_npz
+from utils.layout_rows import default_config
 from utils.notebook import open_run
 from utils.synthetic import layout_graph as generate
 

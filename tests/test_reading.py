@@ -9,6 +9,7 @@ import pytest
 from utils import benchmark_read, coding, npz
 from utils.checks import STREAMED
 from utils.coding import decode, read_graph
+from utils.key_table import KeyTable
 from utils.dataset import DataError, GraphFile, check_files
 
 
@@ -107,7 +108,7 @@ def test_peak_memory_is_far_below_the_expanded_array(tmp_path):
 
 def test_codes_are_numbers_by_first_appearance_whatever_collides():
     rng = np.random.default_rng(0)
-    rows = coding._Rows(3)
+    rows = KeyTable(3, coding.KEYS)
     rows.bits = 2  # four places: nearly everything collides, then the table grows
     rows._fill(rows.known, rows.code)
     seen = [{}, {}, {}]

@@ -28,7 +28,7 @@ COUNT_COLUMNS = {"what": pl.String, "value": pl.String, "count": pl.Int64}
 _SCHEMA = GRAPH_COLUMNS | {
     "curve": pl.List(pl.Float32), "counts": pl.List(pl.Struct(COUNT_COLUMNS)),
 }
-_MADE_BY = "ceiling checks coding eda metrics noise npz"
+_MADE_BY = "ceiling checks coding eda key_table metrics noise npz"
 
 
 def describe(graph: Graph, seed: int = 0) -> dict:

@@ -130,16 +130,6 @@ def by_node(table: pl.DataFrame) -> pl.DataFrame:
     return grouped.sort("adds", "node", descending=[True, False])
 
 
-def default_config(graph) -> int | None:
-    """The configuration that leaves every layout to the compiler, None where a graph lacks it."""
-    unset = (graph.row_layout < 0).all(1)
-    left = np.ones(graph.configs, bool)
-    for j, start in enumerate(graph.row_start[:-1]):
-        left &= unset[start + graph.codes[:, j].astype(np.int64)]
-    found = np.flatnonzero(left)
-    return int(found[0]) if len(found) else None
-
-
 def sentence(table: pl.DataFrame, a: str = "a", b: str = "b") -> str:
     """The first thing to say about an explanation."""
     total = float(table["adds"].sum())

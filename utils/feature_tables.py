@@ -28,8 +28,8 @@ GROUPS = {
     "trans": "how often seen (transductive)",
 }
 _MADE_BY = (
-    "coding contraction feature_tables layout_edges layout_features layout_rows layout_tables "
-    "node_costs recompute roles tensors tile_features"
+    "coding contraction feature_tables key_table layout_edges layout_features layout_rows "
+    "layout_tables node_costs recompute roles tensors tile_features"
 )
 
 

@@ -27,7 +27,7 @@ STARTS = {
 SECTIONS = (
     ("The files", "Names and columns of TpuGraphs files, reading them without trusting them, and "
      "coded graphs: a configuration is a list of small row numbers.",
-     "schema progress npz checks coding dataset files"),
+     "schema progress npz checks key_table coding dataset files"),
     ("Metrics and the noise ceiling", "Scores of a ranking, and the score that an oracle would "
      "get against noisy measurements.", "metrics noise ceiling evaluate"),
     ("The graph", "What every node is and costs, closed-form statistics of a graph, and two "

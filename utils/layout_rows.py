@@ -13,7 +13,7 @@ import numpy as np
 
 from utils.coding import config_sum, slot_rows
 from utils.roles import OTHER, slot_tensors
-from utils.schema import MAX_RANK, SLOTS
+from utils.schema import MAX_RANK, SLOTS, UNSET
 from utils.tensors import element_bytes, listed, node_dimensions, node_elements, node_rank
 
 TILE = (8, 128)  # sublanes x lanes of a TPU register: filled by the two minor-most dimensions
@@ -119,6 +119,16 @@ def stated_orders(graph) -> np.ndarray:
     valid = (sorted_ == np.where(within, np.arange(MAX_RANK), MAX_RANK)).all(1)
     stated = np.where(valid[:, None], stated, -1).astype(np.int8)
     return _without_units(complete_order(stated, rank), dims)
+
+
+def default_config(graph) -> int | None:
+    """The configuration that leaves every layout to the compiler, None where a graph lacks it."""
+    unset = (graph.row_layout == UNSET).all(1)
+    left = np.ones(graph.configs, bool)
+    for j, start in enumerate(graph.row_start[:-1]):
+        left &= unset[start + graph.codes[:, j].astype(np.int64)]
+    found = np.flatnonzero(left)
+    return int(found[0]) if len(found) else None
 
 
 def byte_count(graph) -> np.ndarray:

@@ -16,11 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
+from utils import layout_rows
 from utils.coding import Graph, read_graph
 from utils.dataset import DataError, GraphFile
 from utils.npz import open_npz
 from utils.saved_models import RUNS, about, find_model, load_model, stem_of
-from utils.schema import COLLECTIONS, OPCODE_ID, SPLITS, TILE_COLLECTION, UNSET
+from utils.schema import COLLECTIONS, OPCODE_ID, SPLITS, TILE_COLLECTION
 from utils.sources import RAW, raw_kernels
 
 SHOWN = 10  # rows of a table unless --top says otherwise
@@ -163,11 +164,7 @@ def default_config(graph: Graph) -> int | None:
     if graph.codes is None:
         same = np.flatnonzero(graph.runtime == graph.normalizer) if graph.labelled else []
         return int(same[0]) if len(same) else None
-    unset = (graph.row_layout == UNSET).all(1)
-    free = np.ones(graph.configs, bool)
-    for j, start in enumerate(graph.row_start[:-1]):
-        free &= unset[start + graph.codes[:, j].astype(np.int64)]
-    return int(free.argmax()) if free.any() else None
+    return layout_rows.default_config(graph)
 
 
 def rows(ranked: Ranked, top: int | None = None) -> Iterable[tuple]:

@@ -16,8 +16,7 @@ import polars as pl
 
 from utils import evaluate
 from utils.coding import deduplicate, read_graph
-from utils.explain import default_config
-from utils.layout_rows import byte_count
+from utils.layout_rows import byte_count, default_config
 from utils.notebook import Run
 from utils.plots import PALETTE, model_colour
 from utils.progress import progress

@@ -27,6 +27,8 @@ from utils.notebook import Run, require, table_path
 from utils.progress import progress
 from utils.training import MEMORY_MB, features_of, fit_ranker, read_features
 
+_MADE_BY = "metrics ranking sampling study train_stream training"
+
 
 @dataclass(frozen=True)
 class Fit:
@@ -197,7 +199,7 @@ def run_fits(
     def made_of(fit: Fit) -> str:
         files = (*fit.train, *(f for files in fit.scored.values() for f in files))
         tables = [require(table_path(run, "features", file), "04") for file in files]
-        return mark("metrics ranking sampling study train_stream training", fit.model, max_configs, threads, *tables)
+        return mark(_MADE_BY, fit.model, max_configs, threads, *tables)
 
     for one in due(run, fits, made_of, "rank_pairwise", save_seed):
         fit, ranker, fit_cost = one.fit, None, None
