@@ -35,7 +35,8 @@ def score_table(rows):
     names = ["model", "name", "tau", "ceiling"]
     table = pl.DataFrame(rows, schema=names, orient="row")
     return table.with_columns(
-        collection=pl.lit("layout:nlp:random"), split=pl.lit("valid"), rankable=pl.lit(True)
+        collection=pl.lit("layout:nlp:random"), split=pl.lit("valid"), rankable=pl.lit(True),
+        fold_assignment=pl.lit(0), seed=pl.lit(0),
     )
 
 
@@ -75,6 +76,18 @@ def test_overall_pairs_by_family():
     (said,) = cost_report.beside_the_ceiling("valid", cost_report.overall(ahead, files))
     assert said.endswith("nothing more is found")
     assert cost_report.beside_the_ceiling("valid", cost_report.overall(scores[:0], files)) == []
+
+
+def test_an_ablation_is_compared_on_its_own_draws():
+    scores = score_table([
+        ("cost_tables", "a.1", 0.8, 0.9), ("cost_tables", "a.1", 0.4, 0.9),
+        ("cost_tables/no_out", "a.1", 0.7, 0.9), ("byte_count", "a.1", 0.5, 0.9),
+    ]).with_columns(fold_assignment=pl.Series([0, 1, 0, 0]))  # fmt: skip
+    files = [GraphFile("layout:nlp:random", "valid", "a.1", "a.1", ours=True)]
+    table = {row["model"]: row for row in cost_report.overall(scores, files).to_dicts()}
+    assert table["cost_tables/no_out"]["difference"] == pytest.approx(0.8 - 0.7)
+    assert table["byte_count"]["difference"] == pytest.approx(0.6 - 0.5)  # a floor has no draws
+    assert table["cost_tables"]["difference"] == 0
 
 
 def test_gammas_are_counted_and_compared_with_the_stored_one(tmp_path):

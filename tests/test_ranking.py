@@ -214,6 +214,7 @@ def test_cross_validation_never_trains_on_the_held_out_family(tmp_path):
     own = [f for f in crossed if (f.model, f.seed, f.fold_assignment) == ("rank_pairwise", 1, 1)]
     assert sorted(fit.fold for fit in own) == [0, 1, 2]
     assert len({f.id for fit in own for f in fit.scored["family_cv"]}) == 9
+    assert {f.fold_assignment for f in crossed if "/" in f.model} == {0}  # main models take both
     assert {fit.model for fit in fits if "/" in fit.model} == {
         "rank_pairwise/no_stats", "rank_pairwise/no_mp", "rank_pairwise/no_copies",
         "hist_gbrt/config_only",

@@ -1,11 +1,11 @@
-"""Work that is repeated where a tensor is computed in each of its users."""
+"""Work that is fused with a tensor, and work that is repeated in each of its users."""
 
 import numpy as np
 import pytest
 
 from hand_graphs import FREE, ODD, PLAIN, layout_graph
 from utils.layout_features import layout_features
-from utils.recompute import SLOW, repeated_work
+from utils.recompute import SLOW, fused_work, repeated_work
 
 SHAPE = (4, 8)  # 128 bytes
 NODES = [
@@ -51,3 +51,24 @@ def test_an_odd_slot_stores_the_tensor():
     assert features["node_odd_repeated"].to_list() == pytest.approx([np.log1p(again), 0])
     share = 128 / (128 + 64 + 32)
     assert features["node_odd_bytes_repeated"].to_list() == pytest.approx([share, 0])
+
+
+def test_fused_work_by_hand():
+    graph = two_dots((FREE,) * 3, (PLAIN,) * 3)
+    assert fused_work(graph, [0, 1, 2, 4, 5, 6, 7]) == {
+        0: 0, 1: SLOW * 128, 2: (SLOW + 1) * 128, 4: (SLOW + 3) * 128, 5: 0, 6: 0, 7: SLOW * 32,
+    }  # parameters and dots are stored; 7 reads one
+    assert fused_work(graph, [1, 3, 5, 6, 7], after=True) == {
+        1: 3 * 128, 3: 128, 5: 0, 6: SLOW * 32, 7: 0,
+    }
+
+
+def test_odd_slots_count_what_is_fused_with_them():
+    features = layout_features(two_dots((FREE, ODD, FREE), (ODD, PLAIN, ODD)))
+    total = 128 + 64 + 32
+    before, after = (SLOW + 3) * 128 / total, SLOW * 32 / total
+    assert features["node_odd_chain"].to_list() == pytest.approx([before, after])
+    assert features["node_minor_chain"].to_list() == pytest.approx([before, after])
+    assert features["node_odd_chain_input"].to_list() == pytest.approx([before, 0])
+    assert features["node_odd_chain_output"].to_list() == pytest.approx([0, after])
+    assert features["node_odd_chain_kernel"].to_list() == [0, 0]

@@ -22,6 +22,7 @@ from utils.schema import OPCODES, SLOTS
 from utils.tensors import node_dimensions
 
 GRAPH = ["collection", "split", "name"]
+DRAW = ("fold_assignment", "seed")
 HALVES = 4000  # configurations of a graph that `halves` looks at, at most
 
 
@@ -29,17 +30,23 @@ def overall(scores: pl.DataFrame, files: Iterable[GraphFile], base: str = MODEL)
     """Every model on all layout graphs that `base` has scores of, paired by family.
 
     scores: from `evaluate.graph_scores`, with a ceiling column. Seeds and fold assignments are
-    averaged first. Columns: model, graphs, tau (mean over graphs), of_ceiling (mean tau over mean
-    ceiling), difference (base less model, mean over families), error (standard error of it).
+    averaged first; for an ablation (a name with a slash) those that it has itself. Columns: model,
+    graphs, tau (mean over graphs), of_ceiling (mean tau over mean ceiling), difference (base less
+    model, mean over families), error (standard error of it).
     """
     family = {(f.collection, f.split, f.name): f.family or f.name for f in files}
-    means = (
-        scores.filter(pl.col("rankable") & pl.col("collection").str.starts_with("layout"))
+    table = scores.filter(pl.col("rankable") & pl.col("collection").str.starts_with("layout"))
+    own = table.filter(pl.col("model") == base).select(*GRAPH, *DRAW, base=pl.col("tau"))
+    everywhere = own.group_by(GRAPH).agg(pl.col("base").mean())
+    both = (
+        table.join(own.rename({"base": "same"}), on=[*GRAPH, *DRAW], how="left", nulls_equal=True)
         .group_by(*GRAPH, "model")
-        .agg(pl.col("tau").mean(), pl.col("ceiling").mean())
+        .agg(pl.col("tau", "ceiling", "same").mean())
+        .join(everywhere, on=GRAPH)
+        .with_columns(
+            base=pl.when(pl.col("model").str.contains("/")).then("same").otherwise("base")
+        )
     )
-    own = means.filter(pl.col("model") == base).select(*GRAPH, pl.col("tau").alias("base"))
-    both = means.join(own, on=GRAPH)
     names = [family.get(key, key[2]) for key in both.select(GRAPH).rows()]
     both = both.with_columns(
         pl.Series("family", names, pl.String), (pl.col("base") - pl.col("tau")).alias("gain")

@@ -21,7 +21,7 @@ import numpy as np
 from utils.joint_sum import joint_sum
 from utils.layout_edges import READERS, EdgeRows, Edges, edge_rows, readers, trace_edges
 from utils.layout_rows import SlotRows, describe_slots
-from utils.layout_tables import Columns
+from utils.layout_tables import Columns, slot_chains
 from utils.node_costs import node_flops
 from utils.opcode_groups import opcode_group
 from utils.roles import ROLES
@@ -29,7 +29,7 @@ from utils.schema import CONFIGURABLE, NODE_COLUMN, OPCODE_ID
 from utils.tensors import element_bytes
 
 # Raised whenever a row or a feature changes its meaning: a saved model refuses other versions.
-ROW_VERSION = 1
+ROW_VERSION = 2
 KINDS = ("slot", "pair", "fixed", "out")
 SLOT, PAIR, FIXED, OUT = range(len(KINDS))
 ENDS = ("minor", "second", "major")
@@ -178,6 +178,7 @@ def _slot_features(graph, slots: SlotRows, vectors) -> Columns:
     feat = graph.node_feat[nodes].astype(np.float64)
     code = graph.opcode[nodes]
     convolution = code == OPCODE_ID["convolution"]
+    chain = slot_chains(graph, slots)
 
     def size(name: str) -> np.ndarray:
         return _log(feat[:, NODE_COLUMN[name]])
@@ -187,6 +188,8 @@ def _slot_features(graph, slots: SlotRows, vectors) -> Columns:
         "opcode": np.select([code == OPCODE_ID[o] for o in CONFIGURABLE], range(3), -1),
         "flops": _log(node_flops(graph)[nodes]),
         "bytes": _log(slots.bytes),
+        "chain": _log(chain),
+        "chain_ratio": np.log2(1.0 + chain / np.maximum(slots.bytes, 1.0)),
         "window": size("window_size_product"),
         "stride": size("window_stride_product"),
         "window_dilation": size("window_window_dilation_product"),

@@ -32,6 +32,7 @@ RELATIVE = (
     "node_byte_count",
     "node_odd_count",
     "node_odd_work",
+    "node_odd_chain",
     "node_inversions",
     "node_odd_bytes_dot_output",
     "node_odd_bytes_dot_input",

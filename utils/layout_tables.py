@@ -11,7 +11,7 @@ import numpy as np
 
 from utils.layout_edges import ELEMENTWISE, GIVEN, KINDS, READERS, EdgeRows, Edges
 from utils.layout_rows import SlotRows
-from utils.recompute import repeated_work
+from utils.recompute import fused_work, repeated_work
 from utils.roles import BATCH, CONTRACTING, FREE, ROLES
 from utils.schema import CONFIGURABLE, MAX_RANK, OPCODE_ID, SLOTS
 
@@ -71,6 +71,9 @@ def node_columns(graph, slots: SlotRows, flops: np.ndarray) -> Columns:
     repeated = _repeated(graph, slots)
     add("node_odd_repeated", odd * np.log1p(repeated))
     add("node_odd_bytes_repeated", (odd & (repeated > 1e-9)) * weight)
+    chain = slot_chains(graph, slots) / scale.bytes
+    add("node_odd_chain", odd * chain)
+    add("node_minor_chain", (odd & minor_moves) * chain)
     for name, where in _origins(graph, slots).items():
         add(f"node_set_bytes_{name}", (slots.is_set & where) * weight)
         add(f"node_set_count_{name}", (slots.is_set & where) / scale.nodes)
@@ -78,6 +81,7 @@ def node_columns(graph, slots: SlotRows, flops: np.ndarray) -> Columns:
     for k, slot in enumerate(SLOTS):
         here = slots.slot == k
         add(f"node_set_{slot}", (here & slots.is_set) * weight)
+        add(f"node_odd_chain_{slot}", (here & odd) * chain)
         add(f"node_flat_bytes_{slot}", (here & odd & ~deep) * weight)
         add(f"node_deep_inversions_{slot}", slots.inversions * (here & deep) * weight)
         add(f"node_minor_{slot}", here * weight * np.log2(slots.sizes[:, 0]))
@@ -118,6 +122,17 @@ def _origins(graph, slots: SlotRows) -> Columns:
         "given": operand & GIVEN[code],
         "moved": operand & ~fused & ~GIVEN[code] & ~np.isin(slots.tensor, graph.config_nodes),
     }
+
+
+def slot_chains(graph, slots: SlotRows) -> np.ndarray:
+    """`recompute.fused_work` of every slot row, float64 [S]: before the tensor of an operand,
+    after that of an output."""
+    answer = np.zeros(len(slots.node))
+    for after in (False, True):
+        here = (slots.tensor >= 0) & ((slots.slot == 0) == after)
+        work = fused_work(graph, slots.tensor[here].tolist(), after)
+        answer[here] = [work[tensor] for tensor in slots.tensor[here].tolist()]
+    return answer
 
 
 def _repeated(graph, slots: SlotRows) -> np.ndarray:

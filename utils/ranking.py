@@ -27,7 +27,7 @@ from utils.metrics import within_graph_rank
 from utils.model_files import load_trees, save_trees
 
 # Raised whenever a feature column changes its meaning: a saved model refuses other versions.
-FEATURE_VERSION = 1
+FEATURE_VERSION = 2
 TRAINED = ("rank_pairwise", "hist_gbrt")
 FLOORS = ("random", "config_frequency", "choice_frequency", "byte_count")
 # Ablation -> prefixes of the feature columns that it leaves out. Transductive columns (how often

@@ -71,7 +71,7 @@ def plan(
 
     `trained`: only these models; None: the floors, `ranking.TRAINED` and, if asked for, ablations.
     `only_fold` limits cross-validation to one fold (None: all). Floors without a random draw are
-    scored once, not once a seed.
+    scored once, not once a seed; floors and ablations take the first of `assignments` alone.
     """
     fits: list[Fit] = []
     notes: list[str] = []
@@ -102,7 +102,7 @@ def plan(
                 if not floor and not by_split["train"]:
                     once["valid"] = ()  # it was trained on
                 fits.append(Fit(collection, model, seed, 0, None, () if floor else train, once))
-                for assignment in assignments[:1] if floor else assignments:
+                for assignment in assignments[:1] if floor or "/" in model else assignments:
                     parts = sorted(set(fold_of[assignment])) if crossed else []
                     for fold in parts if only_fold is None else parts[only_fold : only_fold + 1]:
                         held = fold_of[assignment] == fold
