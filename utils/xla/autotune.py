@@ -25,21 +25,20 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from xgboost.core import XGBoostError
 
 from utils.cost_rows import cost_rows, score_rows
-from utils.cost_tables import CostTables, load_model, row_values
+from utils.cost_tables import CostTables, row_values
 from utils.dataset import DataError
 from utils.progress import progress
+from utils.saved_models import RUNS, find_model, load_tables
 from utils.xla import jaxprs, search, source, timing
 from utils.xla.collect import load_programs, work
 from utils.xla.compare import Interval, compare, compile_code, differs, timed
 from utils.xla.jaxprs import ProgramError
 from utils.xla.relayout import relaid
 
-ROOT = Path(__file__).resolve().parents[2]
 COLLECTIONS = ("layout:xla:random", "layout:nlp:random")  # their models have seen all densities
-RUNS = ("outputs/sample", "outputs/sample_run")
+MODEL = "cost_tables"  # the kind of model that scores thousands of configurations at once
 COMPILING, CHOOSING = 0.5, 0.5  # of the budget; of what is left when all is compiled
 
 
@@ -62,27 +61,6 @@ class Tuned:
     @property
     def faster(self) -> bool:
         return self.speedup is not None and self.speedup.low > 1
-
-
-def open_model(stem: Path | str | None, collection: str) -> CostTables:
-    """The cost tables at `stem` (with or without an ending), else of the newest run in RUNS.
-
-    Raises DataError in one line when there is none, or one of another version.
-    """
-    place = f"models/{collection.replace(':', '_')}/cost_tables"
-    stems = [Path(stem)] if stem else [ROOT / run / place for run in RUNS]
-    stems = [s.with_suffix("") if s.suffix in (".json", ".ubj") else s for s in stems]
-    for path in stems:
-        if path.with_name(path.name + ".ubj").exists():
-            try:
-                return load_model(path)
-            except DataError:
-                raise
-            except (OSError, ValueError, KeyError, TypeError, XGBoostError) as error:
-                kind = type(error).__name__
-                raise DataError(f"{path}: not a cost-table model ({kind})") from error
-    hint = "" if stem else ": ./run_all.sh makes one, --model names another"
-    raise DataError(f"no model {stem or f'of {collection} below {RUNS[0]}'}{hint}")
 
 
 def candidates(
@@ -209,8 +187,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         module = load_programs(options.programs)
         todo = list(work(module, options.programs, list(COLLECTIONS), options.only))
-        needed = dict.fromkeys(collection for collection, *_ in todo)
-        models = {} if options.check else {c: open_model(options.model, c) for c in needed}
+        needed = () if options.check else dict.fromkeys(collection for collection, *_ in todo)
+        models = {c: load_tables(find_model(options.model, c, (MODEL,))) for c in needed}
     except DataError as error:
         print(error, file=sys.stderr)
         return 2
@@ -261,7 +239,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         help="seconds a program; half of them at most to compile (60)")  # fmt: skip
     add("--top", type=int, default=16, metavar="K", help="configurations to measure (16)")
     add("--model", type=Path, metavar="PATH",
-        help="cost tables (default: of outputs/sample, else of outputs/sample_run)")  # fmt: skip
+        help=f"cost tables, or the folder of a run (default: {', else '.join(RUNS)})")  # fmt: skip
     add("--out", type=Path, default=Path("outputs/tuned"), metavar="DIR",
         help="where sources go (outputs/tuned)")  # fmt: skip
     add("--seed", type=int, default=0, help="of all random draws (0)")
