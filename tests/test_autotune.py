@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -261,6 +262,21 @@ def test_the_folder_of_a_run_is_searched_for_cost_tables(model, tmp_path):
     found = saved_models.find_model(tmp_path, "layout:xla:random", (autotune.MODEL,))
     assert found == place / "cost_tables"
     assert saved_models.load_tables(found).names == cost_tables.load_model(model).names
+
+
+def test_a_run_that_finds_nothing_removes_the_source_of_an_earlier_one(tmp_path):
+    interval = autotune.Interval(1.25, 1.2, 1.3)
+    found = autotune.Tuned("toy.mixed", 9, 0.1, 2, 0, 0, 2, *[interval] * 3, LAYOUTS)
+    path = tmp_path / "toy_mixed.py"
+    assert autotune.keep(found, tmp_path) == f"source: {path}" and path.exists()
+    assert autotune.report(found, f"source: {path}").endswith(f"other layouts; source: {path}")
+    other = source.write_source(tmp_path, "toy.other", LAYOUTS, interval)
+    slower = replace(found, speedup=autotune.Interval(1.1, 0.9, 1.3))
+    said = autotune.keep(slower, tmp_path)
+    assert said == f"removed {path} of an earlier run" and not path.exists()
+    assert autotune.report(slower, said).endswith(f"the compiler's own choice; {said}")
+    assert autotune.keep(replace(slower, speedup=None), tmp_path) == "" and other.exists()
+    assert autotune.report(slower).endswith("  nothing beats the compiler's own choice")
 
 
 def test_candidates_come_without_a_clock(mixed, model):

@@ -5,7 +5,8 @@
 
 PROGRAMS.py defines ``programs()`` as for utils.xla.collect. A cost-table model looks at thousands
 of configurations; only the K most promising ones and the compiler's own choice are compiled and
-measured, the winner twice. The model must come from data measured with the same compiler and
+measured, the winner twice; what is written of a program goes when a later run finds nothing for
+it. The model must come from data measured with the same compiler and
 processor: the faster and the older emitters of XLA:CPU, for one, rank configurations differently.
 
 --check measures a written file again, in this fresh process, against the original program.
@@ -142,21 +143,34 @@ def tune(
     return replace(found, layouts=layouts, **dict(zip(("default", "tuned", "speedup"), times)))
 
 
-def report(found: Tuned, written: Path | None) -> str:
-    """What was found, in a few lines."""
+def keep(found: Tuned, folder: Path) -> str:
+    """Write the source of what was found; where nothing was, remove that of an earlier run, which
+    no longer holds. Returns what to say of it."""
+    path = source.source_path(folder, found.name)
+    if found.faster:
+        source.write_source(folder, found.name, found.layouts, found.speedup)
+        return f"source: {path}"
+    if path.exists():
+        path.unlink()
+        return f"removed {path} of an earlier run"
+    return ""
+
+
+def report(found: Tuned, kept: str = "") -> str:
+    """What was found, in a few lines. kept: from `keep`."""
     lines = [
         f"{found.name}: {found.looked_at:,} configurations looked at in {found.search_s:.2f} s, "
         f"{found.compiled} compiled ({found.same_code} the same code as others, {found.wrong} "
         f"with other values), {found.measured} measured"
     ]
     if found.speedup is None:
-        return lines[0] + "\n  nothing to measure: the model puts nothing new before the default"
-    lines += timed(found.default, found.tuned, found.speedup, "the fastest of the others")
-    if found.faster:
-        lines.append(f"  {len(found.layouts)} operations have other layouts; source: {written}")
+        last = "  nothing to measure: the model puts nothing new before the default"
     else:
-        lines.append("  nothing beats the compiler's own choice")
-    return "\n".join(lines)
+        lines += timed(found.default, found.tuned, found.speedup, "the fastest of the others")
+        last = "  nothing beats the compiler's own choice"
+        if found.faster:
+            last = f"  {len(found.layouts)} operations have other layouts"
+    return "\n".join([*lines, last + (f"; {kept}" if kept else "")])
 
 
 def check(path: Path, programs: dict[str, tuple], rng: np.random.Generator, seconds: float) -> str:
@@ -218,10 +232,7 @@ def main(argv: list[str] | None = None) -> int:
             print(error if named else f"{name}: {jaxprs.reason(error)}", file=sys.stderr)
             failed += 1
             continue
-        written = None
-        if found.faster:
-            written = source.write_source(options.out, name, found.layouts, found.speedup)
-        print(report(found, written), flush=True)
+        print(report(found, keep(found, options.out)), flush=True)
         jax.clear_caches()
     return int(failed > 0)
 
