@@ -27,6 +27,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from utils.command import run_command
 from utils.cost_rows import cost_rows, score_rows
 from utils.cost_tables import CostTables, row_values
 from utils.dataset import DataError
@@ -264,7 +265,4 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit("interrupted; what was written is kept")
+    run_command(main, "what was written is kept")
