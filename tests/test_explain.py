@@ -4,7 +4,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from hand_graphs import FREE, ODD, PLAIN, dots, random_graph
+from hand_graphs import FEW, ODD, PLAIN, column, dots, random_graph
 
 from utils import explain as explaining
 from utils.coding import deduplicate, read_graph
@@ -20,15 +20,6 @@ from utils.synthetic import layout_graph as generate
 
 ROOT = Path(__file__).resolve().parent.parent
 REAL = Path(os.environ.get("TPUGRAPHS_DIR", ROOT.parent / "shared" / "tpugraphs"))
-
-FEW = dots(
-    (PLAIN, PLAIN, PLAIN, PLAIN, PLAIN, PLAIN),
-    (ODD, PLAIN, PLAIN, PLAIN, PLAIN, PLAIN),
-    (ODD, PLAIN, ODD, PLAIN, ODD, PLAIN),
-    (FREE, FREE, FREE, PLAIN, PLAIN, ODD),
-    (ODD, ODD, ODD, ODD, FREE, PLAIN),
-    (FREE, FREE, FREE, FREE, FREE, FREE),
-)
 
 
 def small_model(graph, rows, **settings):
@@ -56,12 +47,8 @@ def values(monkeypatch):
     return of
 
 
-def feature(rows, name):
-    return np.nan_to_num(rows.features[:, rows.names.index(name)]).astype(float)
-
-
 def test_a_pair_names_both_nodes_and_both_layouts(values):
-    values(lambda rows: (rows.kind == PAIR) * feature(rows, "copied") * 3.0)
+    values(lambda rows: (rows.kind == PAIR) * column(rows, "copied") * 3.0)
     (line,) = explain(FEW, None, 1, 0).to_dicts()
     assert line == {
         "adds": 3.0, "kind": "pair", "node": 5, "operation": "dot", "slot": "input",
@@ -73,7 +60,7 @@ def test_a_pair_names_both_nodes_and_both_layouts(values):
 
 
 def test_a_slot_names_its_tensor_and_an_unset_layout(values):
-    values(lambda rows: (rows.kind == SLOT) * (1 - feature(rows, "is_default")) * rows.elements)
+    values(lambda rows: (rows.kind == SLOT) * (1 - column(rows, "is_default")) * rows.elements)
     table = explain(FEW, None, 3, 2)
     assert table.select("adds", "node", "slot", "shape", "in_b", "in_a").rows() == [
         (32.0, 5, "kernel", "16x2", "{1,0}", "{0,1}"),
@@ -87,11 +74,11 @@ def test_a_slot_names_its_tensor_and_an_unset_layout(values):
 
 
 def test_fixed_makers_and_readers_are_named(values):
-    values(lambda rows: (rows.kind == KINDS.index("fixed")) * feature(rows, "copied"))
+    values(lambda rows: (rows.kind == KINDS.index("fixed")) * column(rows, "copied"))
     told = explain(FEW, None, 4, 0).select("kind", "node", "other", "faces", "in_a").rows()
     copied = ("parameter", "{1,0} > {0,1}")
     assert told == [("fixed", 2, 0, *copied), ("fixed", 2, 1, *copied)]
-    values(lambda rows: (rows.kind == OUT) * (1 - feature(rows, "is_default")))
+    values(lambda rows: (rows.kind == OUT) * (1 - column(rows, "is_default")))
     told = explain(FEW, None, 4, 0).select("kind", "node", "other", "faces", "in_a").rows()
     assert told == [("out", 5, None, "root", "{0,1}")]
 
@@ -150,7 +137,7 @@ def test_terms_sum_on_a_graph_of_the_release():
 
 
 def test_the_neighbourhood_shows_who_copies_for_whom(values):
-    values(lambda rows: (rows.kind == PAIR) * feature(rows, "copied") * 3.0)
+    values(lambda rows: (rows.kind == PAIR) * column(rows, "copied") * 3.0)
     part = neighbourhood(FEW, explain(FEW, None, 1, 0))
     assert sorted(part) == [0, 1, 2, 3, 4, 5]
     assert part.nodes[5]["adds"] == 3.0 and part.nodes[2]["adds"] == 0.0
@@ -162,7 +149,7 @@ def test_the_neighbourhood_shows_who_copies_for_whom(values):
 
 
 def test_pictures_say_what_they_show(values):
-    values(lambda rows: (rows.kind == SLOT) * (1 - feature(rows, "is_default")) * rows.elements)
+    values(lambda rows: (rows.kind == SLOT) * (1 - column(rows, "is_default")) * rows.elements)
     table = explain(FEW, None, 2, 3)
     bars = plot_terms(table, "2", "3", top=2)
     (axes,) = bars.axes
