@@ -9,13 +9,15 @@ from hand_graphs import FEW, ODD, PLAIN, column, dots, random_graph
 from utils import explain as explaining
 from utils.coding import deduplicate, read_graph
 from utils.cost_rows import KINDS, OUT, PAIR, SLOT, cost_rows, terms
-from utils.cost_tables import LOG, fit, predict, save_model
+from utils.cost_tables import LOG, fit, load_model, predict, save_model
 from utils.dataset import DataError, GraphFile, index
 from utils.explain import by_node, choose_file, explain, sentence
 from utils.explain_plots import neighbourhood, plot_neighbourhood, plot_terms
 from utils.files import save_npz
 from utils.layout_rows import default_config
+from utils.model_files import model_stem
 from utils.notebook import open_run
+from utils.schema import LAYOUT_COLLECTIONS, SPLITS
 from utils.synthetic import layout_graph as generate
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -118,6 +120,19 @@ def test_terms_sum_on_measured_graphs(file):
     rows = cost_rows(graph)
     pairs = np.random.default_rng(0).integers(graph.configs, size=(12, 2))
     assert check_sums(graph, rows, small_model(graph, rows), pairs) > 0
+
+
+@pytest.mark.parametrize("collection", LAYOUT_COLLECTIONS)
+def test_terms_sum_on_every_sample_graph_with_the_committed_models(collection):
+    model = load_model(model_stem(ROOT / "outputs" / "sample_run", collection, "cost_tables"))
+    files = index(ROOT / "data" / "sample", [collection])
+    for number, file in enumerate(files):
+        graph = read_graph(file)
+        rows = cost_rows(graph)
+        order = np.argsort(predict(model, graph, rows, 1))
+        pairs = [order[[-1, 0]], np.random.default_rng(number).integers(graph.configs, size=2)]
+        assert check_sums(graph, rows, model, pairs) > 0, file.id
+    assert {file.split for file in files} == set(SPLITS)
 
 
 def test_terms_sum_on_a_graph_of_the_release():
