@@ -5,9 +5,9 @@
 
 PROGRAMS.py defines ``programs()`` as for utils.xla.collect. A cost-table model looks at thousands
 of configurations; only the K most promising ones and the compiler's own choice are compiled and
-measured, the winner twice; what is written of a program goes when a later run finds nothing for
-it. The model must come from data measured with the same compiler and
-processor: the faster and the older emitters of XLA:CPU, for one, rank configurations differently.
+measured, the winner twice. A run that finds nothing for a program removes what an earlier one
+wrote. The model must come from data measured with the same compiler and processor: the faster and
+the older emitters of XLA:CPU, for one, rank configurations differently.
 
 --check measures a written file again, in this fresh process, against the original program.
 """
