@@ -80,7 +80,7 @@ def test_the_run_is_written_and_described_once(run, monkeypatch):
     assert len(curves) == len(labelled) * eda.CURVE_POINTS
     assert curves.filter(pl.col("quantile") == 0)["slowdown"].to_list() == [1.0] * len(labelled)
 
-    monkeypatch.setattr(eda, "read_graph", lambda file: pytest.fail("read again"))
+    monkeypatch.setattr(eda, "cached_graph", lambda run, file: pytest.fail("read again"))
     again = eda.describe_run(run)
     assert all(a.equals(b) for a, b in zip(again, (graphs, counts, curves)))
 

@@ -239,7 +239,7 @@ def test_fits_leave_predictions_and_are_not_run_twice(run):
         assert len(costs["history"]) == 2 and 1 <= costs["epochs"] <= 2
     (test,) = [file for file in run.files if file.split == "test"]
     loaded = gnn.load_model(gnn_study.model_stem(run, COLLECTION, "gnn/extra"))
-    scores = gnn.predict(loaded, gnn_study.Graphs()(test, loaded.settings))
+    scores = gnn.predict(loaded, gnn_study.Graphs(run)(test, loaded.settings))
     table = pl.read_parquet(folder / "test_0_0.parquet")
     assert (scores == table["score"].to_numpy()).all()
 
@@ -256,7 +256,7 @@ def test_what_stops_training_is_neither_trained_on_nor_scored(run, monkeypatch):
     for fit in study.plan(run, folds=3, trained=["gnn"]).fits:
         seen.clear()
         small = replace(SMALL, epochs=1)
-        _, noted = gnn_study.train(fit, gnn_study.Graphs(), small, refit=True, threads=1)
+        _, noted = gnn_study.train(fit, gnn_study.Graphs(run), small, refit=True, threads=1)
         (learned, held), (all_, none) = seen
         families = [{file.family for file in part} for part in (learned, held)]
         assert held and not families[0] & families[1] and noted["held_out"] == sorted(families[1])

@@ -101,6 +101,24 @@ def test_options_choose_notebooks_and_the_manifest_keeps_the_others(root, preten
     assert manifest["notebooks"][2]["parameters"]["THREADS"] == 2
 
 
+def test_no_cache_reaches_the_notebooks_that_read(root, pretend, capsys):
+    write_notebook(root / "notebooks/01_eda.ipynb", parameters=PARAMETERS + "CACHE = True\n")
+    write_notebook(root / "notebooks/02_next.ipynb")
+    assert runner.main(["--no-cache"], root) == 0
+    assert pretend == [
+        "01_eda {'OUT_DIR': 'outputs/sample', 'CACHE': False}",
+        "02_next {'OUT_DIR': 'outputs/sample'}",
+    ]
+    assert "Coded graphs" not in capsys.readouterr().out
+    kept = root / "outputs/sample/cache/graphs/tile_xla/train/a.npz"
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(bytes(3 << 20))
+    assert runner.main(["--only", "01"], root) == 0
+    assert "Coded graphs: 3.0 MB in " in capsys.readouterr().out
+    assert runner.main(["-p", "CACHE", "False"], root) == 2
+    assert "-p CACHE: use --no-cache" in capsys.readouterr().err
+
+
 def test_an_interrupt_names_the_command_that_goes_on(root, monkeypatch, capsys):
     write_notebook(root / "notebooks/01_eda.ipynb")
 

@@ -11,6 +11,7 @@ import polars as pl
 from utils.coding import Graph, deduplicate, read_graph
 from utils.cost_rows import CostRows, cost_rows
 from utils.dataset import GraphFile
+from utils.graph_cache import cached_graph
 from utils.notebook import Run, table_path
 from utils.sampling import sample_by_rank
 
@@ -27,10 +28,15 @@ class Prepared:
     chosen: np.ndarray | None = None  # int64 [c]: these of the distinct configurations; None: all
 
 
-def prepare(file: GraphFile, vectors: np.ndarray | None = None) -> Prepared:
-    """Read a graph and describe its rows, with the node vectors float [n, k] if there are any."""
-    graph, _, _ = deduplicate(read_graph(file))
-    return Prepared(file, graph, cost_rows(graph, vectors))
+def prepare(file: GraphFile) -> Prepared:
+    """Read a graph and describe its rows, without node vectors."""
+    return described(read_graph(file))
+
+
+def described(graph: Graph, vectors: np.ndarray | None = None) -> Prepared:
+    """A graph and its rows, with the node vectors float [n, k] if there are any."""
+    distinct, _, _ = deduplicate(graph)
+    return Prepared(graph.file, distinct, cost_rows(distinct, vectors))
 
 
 def take(graph: Prepared, chosen: np.ndarray) -> Prepared:
@@ -63,8 +69,9 @@ class Graphs:
             self.source, self.kept = source, {}
         found = self.kept.get(file)
         if found is None or found.chosen is not None:
-            vectors = table_path(self.run, "node_vectors", file)
-            found = prepare(file, pl.read_parquet(vectors).to_numpy() if vectors.exists() else None)
+            path = table_path(self.run, "node_vectors", file)
+            vectors = pl.read_parquet(path).to_numpy() if path.exists() else None
+            found = described(cached_graph(self.run, file), vectors)
             self.kept.setdefault(file, sample(found, self.max_configs))
         return found
 

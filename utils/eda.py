@@ -9,8 +9,9 @@ import numpy as np
 import polars as pl
 
 from utils.ceiling import noise_ceiling, repeatability
-from utils.coding import Graph, deduplicate, read_graph
+from utils.coding import Graph, deduplicate
 from utils.files import write_parquet
+from utils.graph_cache import cached_graph
 from utils.made_of import has_mark, mark, write_marked
 from utils.notebook import Run, table_path
 from utils.progress import progress
@@ -117,7 +118,7 @@ def describe_run(run: Run, seed: int = 0) -> tuple[pl.DataFrame, pl.DataFrame, p
         path = table_path(run, "eda", file)
         made_of = mark(_MADE_BY, file.path, seed)
         if not has_mark(path, made_of):
-            described = describe(read_graph(file), seed)
+            described = describe(cached_graph(run, file), seed)
             write_marked(path, pl.DataFrame([described], schema=_SCHEMA), made_of)
         rows.append(pl.read_parquet(path))
     table = pl.concat(rows)

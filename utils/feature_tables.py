@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from utils.coding import Graph, deduplicate, read_graph
+from utils.coding import Graph, deduplicate
 from utils.dataset import GraphFile
+from utils.graph_cache import cached_graph
 from utils.layout_features import layout_features
 from utils.made_of import has_mark, mark, write_marked
 from utils.notebook import Run, require, table_path
@@ -53,7 +54,7 @@ def write_features(run: Run, files: Iterable[GraphFile] | None = None) -> int:
         if all(has_mark(path, made_of) for path in paths):
             continue
         node_vectors = None if vectors is None else pl.read_parquet(vectors).to_numpy()
-        tables = feature_tables(read_graph(file), statistics[key], node_vectors, pooled[key])
+        tables = feature_tables(cached_graph(run, file), statistics[key], node_vectors, pooled[key])
         for path, table in zip(paths, tables):
             write_marked(path, table, made_of)
         made += 1

@@ -15,11 +15,12 @@ from pathlib import Path
 import numpy as np
 
 from utils import gnn, ranking, study
-from utils.coding import deduplicate, read_graph
+from utils.coding import deduplicate
 from utils.cost import measured
 from utils.dataset import GraphFile
 from utils.gnn_graphs import GnnGraph, describe
 from utils.gnn_network import Settings
+from utils.graph_cache import cached_graph
 from utils.made_of import mark
 from utils.notebook import Run
 from utils.progress import progress
@@ -48,13 +49,13 @@ _MADE_BY = (
 class Graphs:
     """Described graphs, distinct configurations only, made when they are first asked for."""
 
-    def __init__(self) -> None:
-        self.kept: dict[tuple, GnnGraph] = {}
+    def __init__(self, run: Run) -> None:
+        self.run, self.kept = run, {}
 
     def __call__(self, file: GraphFile, settings: Settings) -> GnnGraph:
         key = (file, settings.extra, settings.layers)
         if key not in self.kept:
-            graph, _, _ = deduplicate(read_graph(file))
+            graph, _, _ = deduplicate(cached_graph(self.run, file))
             self.kept[key] = describe(graph, settings.extra, settings.layers)
         return self.kept[key]
 
@@ -117,7 +118,7 @@ def run_fits(
     changes: of `Settings`, on top of the variants. The models of `save_seed` that were trained on
     train are saved.
     """
-    done, graphs = 0, Graphs()
+    done, graphs = 0, Graphs(run)
     for number, fit in enumerate(progress(fits, desc="fits", unit="fit")):
         if number and fit.collection != fits[number - 1].collection:
             graphs.kept.clear()

@@ -22,21 +22,11 @@ from utils.tars import open_bytes
 
 
 def data_hashes(files: Iterable[GraphFile]) -> dict[str, dict]:
-    """Collection -> {"files": count, "sha256": hash} of the contents of its files.
-
-    Hashed are names, sizes and the CRC-32 that the zip directory keeps of every array: as good as
-    the contents for telling data apart, and read in no time.
+    """Collection -> {"files": count, "sha256": hash} of the contents of its files and their names.
     """
     lines: dict[str, list[str]] = {}
     for file in files:
-        if file.path.suffix == RAW:
-            with open_bytes(file.path) as stream:
-                data = stream.read()
-            members = [(file.kernel, zlib.crc32(data), len(data))]
-        else:
-            with open_npz(file.path) as archive:
-                members = sorted((i.filename, i.CRC, i.file_size) for i in archive.infolist())
-        lines.setdefault(file.collection, []).append(f"{file.split}/{file.name} {members}")
+        lines.setdefault(file.collection, []).append(f"{file.split}/{file.name} {_contents(file)}")
     return {
         collection: {
             "files": len(texts),
@@ -44,6 +34,22 @@ def data_hashes(files: Iterable[GraphFile]) -> dict[str, dict]:
         }
         for collection, texts in lines.items()
     }
+
+
+def content_hash(file: GraphFile) -> str:
+    """A hash of the contents of one file, whatever its name and its time."""
+    return hashlib.sha256(repr(_contents(file)).encode()).hexdigest()
+
+
+def _contents(file: GraphFile) -> list[tuple]:
+    """Names, CRC-32 and sizes of the arrays, which the zip directory of an npz keeps: as good as
+    the contents for telling data apart, and read in no time. A raw file is one array."""
+    if file.path.suffix == RAW:
+        with open_bytes(file.path) as stream:
+            data = stream.read()
+        return [(file.kernel, zlib.crc32(data), len(data))]
+    with open_npz(file.path) as archive:
+        return sorted((i.filename, i.CRC, i.file_size) for i in archive.infolist())
 
 
 def package_versions(root: Path) -> dict[str, str]:

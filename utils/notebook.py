@@ -19,9 +19,16 @@ class Run:
     out: Path  # everything that the run makes
     files: list[dataset.GraphFile]
     collections: tuple[str, ...]  # those that have files, in the competition's order
+    cache: bool = True  # keep coded graphs below out, see `graph_cache`
 
 
-def open_run(root: Path | str, data_dir: str = "", out_dir: str = "", collections: str = "") -> Run:
+def open_run(
+    root: Path | str,
+    data_dir: str = "",
+    out_dir: str = "",
+    collections: str = "",
+    cache: bool = True,
+) -> Run:
     """Find the data, make the output folder and list the graph files.
 
     `data_dir` is looked for below the current folder, then below `root`; empty: the Kaggle mounts,
@@ -36,7 +43,7 @@ def open_run(root: Path | str, data_dir: str = "", out_dir: str = "", collection
     below = root if os.access(root, os.W_OK) else Path.cwd()
     out = below / (out_dir or "outputs/sample")
     out.mkdir(parents=True, exist_ok=True)
-    return Run(root, data, out, files, tuple(c for c in COLLECTIONS if c in present))
+    return Run(root, data, out, files, tuple(c for c in COLLECTIONS if c in present), cache)
 
 
 def split_names(text: str) -> list[str]:

@@ -37,6 +37,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
         help=f"also run and install extras: {', '.join(EXTRAS)}")
     add("--full", action="store_true", help="the whole study: every seed, fold assignment and "
         "ablation (hours; can be interrupted and started again)")
+    add("--no-cache", action="store_true", help="read every data file anew and keep no graph in "
+        "the cache/ of the run")
     add("-p", dest="parameters", nargs=2, metavar=("NAME", "VALUE"), action="append", default=[],
         help="set a parameter of the notebooks that have it; may be repeated")
     options = parser.parse_args(argv)

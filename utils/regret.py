@@ -15,7 +15,8 @@ import numpy as np
 import polars as pl
 
 from utils import evaluate
-from utils.coding import deduplicate, read_graph
+from utils.coding import deduplicate
+from utils.graph_cache import cached_graph
 from utils.layout_rows import byte_count, default_config
 from utils.notebook import Run
 from utils.plots import PALETTE, model_colour
@@ -104,7 +105,7 @@ def curves(
             if file is None or file.tile or file in seen:
                 continue
             seen.add(file)
-            graph, _, _ = deduplicate(read_graph(file))
+            graph, _, _ = deduplicate(cached_graph(run, file))
             if not graph.labelled:
                 continue
             score = evaluate.expand(part, np.arange(graph.configs), path)

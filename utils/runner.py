@@ -12,6 +12,7 @@ from pathlib import Path
 
 from utils import dataset, manifest, options
 from utils.files import write_json
+from utils.graph_cache import cache_bytes, cache_folder
 from utils.notebook import split_names
 from utils.notebook_files import Notebook, NotebookError, chosen_values, list_notebooks
 from utils.run_notebook import run_notebook
@@ -23,6 +24,7 @@ OPTION_OF = {
     "COLLECTIONS": "--collections",
     "FULL": "--full",
     "THREADS": "--jobs",
+    "CACHE": "--no-cache",
 }
 
 
@@ -79,6 +81,7 @@ def make_plan(chosen: Namespace, root: Path) -> Plan:
     common |= {"COLLECTIONS": chosen.collections} if chosen.collections else {}
     common |= {"FULL": True} if chosen.full else {}
     common |= {"THREADS": chosen.jobs} if chosen.jobs else {}
+    common |= {"CACHE": False} if chosen.no_cache else {}
     for notebook in to_run:
         own = {name: value for name, value in common.items() if name in notebook.defaults}
         values[notebook.name] = own | values[notebook.name]
@@ -158,6 +161,9 @@ def run_plan(plan: Plan, argv: list[str]) -> int:
             print(f"\nExecuted notebook: {_shown(target)}", file=sys.stderr)
             print(f"Go on with:\n  {resume}", file=sys.stderr)
             return 1
+    if size := cache_bytes(plan.out):
+        folder = _shown(cache_folder(plan.out))
+        print(f"Coded graphs: {size / 2**20:,.1f} MB in {folder}; they can be deleted at any time")
     minutes, seconds = divmod(round(time.monotonic() - begin), 60)
     print(f"Done in {minutes} min {seconds} s: {_shown(plan.out)}")
     return 0
