@@ -20,6 +20,7 @@ EXEMPT = {
     "layout_features.prefixed": "puts a word before names of columns",
     "layout_tables.Columns": "a type",
     "made_of": "marks, and writes what it is given",
+    "manifest": "its hash of the contents is a part of a mark",
     "model_files": "where models lie",
     "notebook": "where tables lie",
     "progress": "a bar on the terminal",

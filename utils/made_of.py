@@ -13,7 +13,7 @@ from utils.tars import state
 
 KEY = "made_of"
 # What every graph passes through on its way from a file: part of every mark.
-READING = "checks coding dataset hlo hlo_proto key_table npz schema sources tars"
+READING = "checks coding dataset graph_cache hlo hlo_proto key_table npz schema sources tars"
 
 
 def mark(modules: str, *parts: object) -> str:
