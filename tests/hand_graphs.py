@@ -79,6 +79,21 @@ def dots(*configs) -> Graph:
     return layout_graph(DOTS, [{2: config[:3], 5: config[3:]} for config in configs])
 
 
+FEW = dots(
+    (PLAIN, PLAIN, PLAIN, PLAIN, PLAIN, PLAIN),
+    (ODD, PLAIN, PLAIN, PLAIN, PLAIN, PLAIN),
+    (ODD, PLAIN, ODD, PLAIN, ODD, PLAIN),
+    (FREE, FREE, FREE, PLAIN, PLAIN, ODD),
+    (ODD, ODD, ODD, ODD, FREE, PLAIN),
+    (FREE, FREE, FREE, FREE, FREE, FREE),
+)
+
+
+def column(rows, name: str) -> np.ndarray:
+    """A feature of `cost_rows.cost_rows`, float64 [rows], 0 where a row has none."""
+    return np.nan_to_num(rows.features[:, rows.names.index(name)]).astype(float)
+
+
 # One convolution over [batch, space, space, feature]; its kernel is the first operand listed.
 CONVOLUTION = [
     ("parameter", (3, 3, 3, 16), (), {}),

@@ -1,7 +1,10 @@
 """Autotuning: the pasted source, the search, the comparison, the command line."""
 
+import json
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -10,7 +13,7 @@ import numpy as np
 import pytest
 from hand_graphs import random_graph
 
-from utils import cost_tables
+from utils import cost_tables, saved_models
 from utils.cost_rows import cost_rows, terms
 from utils.dataset import DataError
 from utils.xla import autotune, compare, jaxprs, relayout, search, source
@@ -221,23 +224,63 @@ def model(tmp_path_factory):
     return folder / "cost_tables"
 
 
-def test_models_are_found_or_named(model, tmp_path, monkeypatch):
-    assert autotune.open_model(model, "layout:xla:random").names
-    assert autotune.open_model(model.with_suffix(".ubj"), "layout:xla:random").names
-    monkeypatch.setattr(autotune, "ROOT", tmp_path)
-    with pytest.raises(DataError, match="no model of layout:nlp:random below outputs/sample"):
-        autotune.open_model(None, "layout:nlp:random")
-    with pytest.raises(DataError, match="no model .*nothing"):
-        autotune.open_model(tmp_path / "nothing", "layout:nlp:random")
-    for end, text in ((".ubj", "no trees"), (".json", "{}")):
-        (tmp_path / f"bad{end}").write_text(text)
-    with pytest.raises(DataError, match="feature version") as error:
-        autotune.open_model(tmp_path / "bad", "layout:nlp:random")
-    assert "\n" not in str(error.value)
+def test_a_model_that_cannot_tune_gives_one_line(programs, model, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(autotune.timing, "single_thread", lambda: None)
+    monkeypatch.setattr(saved_models, "ROOT", tmp_path)  # so that no run is found
+
+    def said(*options):
+        assert autotune.main([str(programs), *map(str, options)]) == 2
+        printed = capsys.readouterr()
+        assert printed.out == "" and printed.err.count("\n") == 1
+        return printed.err
+
+    hint = "run ./run_all.sh or name one by --model"
+    runs = "outputs/sample or outputs/sample_run"
+    assert said() == f"no cost_tables of layout:xla:random in {runs}: {hint}\n"
+    assert said("--model", tmp_path) == (
+        f"no cost_tables of layout:xla:random in {tmp_path}: {hint}\n"
+    )
+    assert "nothing: no such model, expected" in said("--model", tmp_path / "nothing")
+    bad = tmp_path / "bad.json"
+    bad.with_suffix(".ubj").write_bytes(model.with_suffix(".ubj").read_bytes()[:500])
+    about = json.loads(model.with_suffix(".json").read_text())
+    for facts, problem in (
+        ({"model": "rank_pairwise"}, "no cost tables (it says rank_pairwise)"),
+        ({"feature_version": 0}, "made for feature version 0, this is version"),
+        ({}, "damaged model"),
+    ):
+        bad.write_text(json.dumps(about | facts))
+        assert problem in said("--model", bad)
+
+
+def test_the_folder_of_a_run_is_searched_for_cost_tables(model, tmp_path):
+    place = tmp_path / "models" / "layout_xla_random"
+    place.mkdir(parents=True)
+    for end in (".ubj", ".json"):
+        shutil.copy(model.with_suffix(end), place)
+        (place / f"rank_pairwise{end}").touch()
+    found = saved_models.find_model(tmp_path, "layout:xla:random", (autotune.MODEL,))
+    assert found == place / "cost_tables"
+    assert saved_models.load_tables(found).names == cost_tables.load_model(model).names
+
+
+def test_a_run_that_finds_nothing_removes_the_source_of_an_earlier_one(tmp_path):
+    interval = autotune.Interval(1.25, 1.2, 1.3)
+    found = autotune.Tuned("toy.mixed", 9, 0.1, 2, 0, 0, 2, *[interval] * 3, LAYOUTS)
+    path = tmp_path / "toy_mixed.py"
+    assert autotune.keep(found, tmp_path) == f"source: {path}" and path.exists()
+    assert autotune.report(found, f"source: {path}").endswith(f"other layouts; source: {path}")
+    other = source.write_source(tmp_path, "toy.other", LAYOUTS, interval)
+    slower = replace(found, speedup=autotune.Interval(1.1, 0.9, 1.3))
+    said = autotune.keep(slower, tmp_path)
+    assert said == f"removed {path} of an earlier run" and not path.exists()
+    assert autotune.report(slower, said).endswith(f"the compiler's own choice; {said}")
+    assert autotune.keep(replace(slower, speedup=None), tmp_path) == "" and other.exists()
+    assert autotune.report(slower).endswith("  nothing beats the compiler's own choice")
 
 
 def test_candidates_come_without_a_clock(mixed, model):
-    tables = autotune.open_model(model, "layout:xla:random")
+    tables = cost_tables.load_model(model)
     first, again = (
         autotune.candidates(jaxprs.trace(*mixed), tables, np.random.default_rng(0))
         for _ in range(2)

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hand_graphs import DOTS, FREE, ODD, PLAIN, dots, layout_graph, random_graph, renumbered
+from hand_graphs import DOTS, FEW, PLAIN, column, layout_graph, random_graph, renumbered
 
 from utils.coding import decode, read_graph
 from utils.cost_rows import (
@@ -18,14 +18,6 @@ from utils.layout_rows import byte_count
 from utils.metrics import kendall_tau
 from utils.synthetic import layout_graph as generate
 
-FEW = dots(
-    (PLAIN, PLAIN, PLAIN, PLAIN, PLAIN, PLAIN),
-    (ODD, PLAIN, PLAIN, PLAIN, PLAIN, PLAIN),
-    (ODD, PLAIN, ODD, PLAIN, ODD, PLAIN),
-    (FREE, FREE, FREE, PLAIN, PLAIN, ODD),
-    (ODD, ODD, ODD, ODD, FREE, PLAIN),
-)
-
 # Without noise there is nothing to hold back for, and small steps to the end pay.
 CAREFUL = {"trees": 1000, "max_depth": 4, "min_child_weight": 1, "threads": 1}
 
@@ -35,10 +27,6 @@ def tau_without_ties(score, cost):
     first = np.unique(cost, return_index=True)[1]
     assert len(first) > 20
     return kendall_tau(score[first], cost[first])
-
-
-def column(rows, name):
-    return rows.features[:, rows.names.index(name)].astype(float)
 
 
 def world(folder, seed, runtime=None, configs=200):
@@ -63,27 +51,27 @@ def test_odd_slots_of_a_configuration_are_the_byte_count():
 
 def test_pair_rows_know_which_configurations_copy():
     rows = cost_rows(FEW)
-    copy = (rows.kind == PAIR) * np.nan_to_num(column(rows, "copied"))
+    copy = (rows.kind == PAIR) * column(rows, "copied")
     # Output of the first dot against input of the second, unset = the maker's or row-major.
-    assert score_rows(FEW, rows, copy).tolist() == [0, 1, 0, 0, 0]
-    handed = (rows.kind == PAIR) * np.nan_to_num(column(rows, "handed_on"))
-    assert score_rows(FEW, rows, handed).tolist() == [0, 0, 0, 0, 1]
+    assert score_rows(FEW, rows, copy).tolist() == [0, 1, 0, 0, 0, 0]
+    handed = (rows.kind == PAIR) * column(rows, "handed_on")
+    assert score_rows(FEW, rows, handed).tolist() == [0, 0, 0, 0, 1, 0]
 
 
 def test_fixed_rows_face_parameters_and_out_rows_the_root():
     rows = cost_rows(FEW)
     fixed = rows.kind == KINDS.index("fixed")
-    copied = score_rows(FEW, rows, fixed * np.nan_to_num(column(rows, "copied")))
-    assert copied.tolist() == [0, 0, 1, 1, 2]  # kernels of both dots and input of the first
-    root = (rows.kind == OUT) * np.nan_to_num(column(rows, "out_root"))
+    copied = score_rows(FEW, rows, fixed * column(rows, "copied"))
+    assert copied.tolist() == [0, 0, 1, 1, 2, 0]  # kernels of both dots and input of the first
+    root = (rows.kind == OUT) * column(rows, "out_root")
     odd_root = score_rows(FEW, rows, root * (column(rows, "is_default") == 0))
-    assert odd_root.tolist() == [0, 0, 0, 0, 1]
+    assert odd_root.tolist() == [0, 0, 0, 0, 1, 0]
 
 
 def test_every_configuration_takes_one_row_from_each_column():
     rows = cost_rows(FEW)
     taken = terms(FEW, rows)
-    assert taken.shape == (5, len(rows.columns))
+    assert taken.shape == (6, len(rows.columns))
     assert (taken[[1, 3]] == terms(FEW, rows, np.array([1, 3]))).all()
     assert all((np.unique(c) != c[0]).any() for c in taken.T if len(np.unique(c)) > 1)
     groups = [np.unique(column) for column in taken.T]
@@ -225,7 +213,7 @@ def test_nothing_to_learn_from_is_an_error():
         fit([rows], [terms(same, rows)], [same.target])
     rows = cost_rows(FEW)
     with pytest.raises(DataError, match="no graph with configurations to tell apart"):
-        fit([rows], [terms(FEW, rows)], [np.ones(5)])
+        fit([rows], [terms(FEW, rows)], [np.ones(6)])
 
 
 def test_a_saved_model_gives_the_same_scores_and_refuses_other_rows(tmp_path):

@@ -4,31 +4,24 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from hand_graphs import FREE, ODD, PLAIN, dots, random_graph
+from hand_graphs import FEW, ODD, PLAIN, column, dots, random_graph
 
 from utils import explain as explaining
 from utils.coding import deduplicate, read_graph
 from utils.cost_rows import KINDS, OUT, PAIR, SLOT, cost_rows, terms
-from utils.cost_tables import LOG, fit, predict, save_model
+from utils.cost_tables import LOG, fit, load_model, predict, save_model
 from utils.dataset import DataError, GraphFile, index
 from utils.explain import by_node, choose_file, explain, sentence
 from utils.explain_plots import neighbourhood, plot_neighbourhood, plot_terms
 from utils.files import save_npz
 from utils.layout_rows import default_config
+from utils.model_files import model_stem
 from utils.notebook import open_run
+from utils.schema import LAYOUT_COLLECTIONS, SPLITS
 from utils.synthetic import layout_graph as generate
 
 ROOT = Path(__file__).resolve().parent.parent
 REAL = Path(os.environ.get("TPUGRAPHS_DIR", ROOT.parent / "shared" / "tpugraphs"))
-
-FEW = dots(
-    (PLAIN, PLAIN, PLAIN, PLAIN, PLAIN, PLAIN),
-    (ODD, PLAIN, PLAIN, PLAIN, PLAIN, PLAIN),
-    (ODD, PLAIN, ODD, PLAIN, ODD, PLAIN),
-    (FREE, FREE, FREE, PLAIN, PLAIN, ODD),
-    (ODD, ODD, ODD, ODD, FREE, PLAIN),
-    (FREE, FREE, FREE, FREE, FREE, FREE),
-)
 
 
 def small_model(graph, rows, **settings):
@@ -56,12 +49,8 @@ def values(monkeypatch):
     return of
 
 
-def feature(rows, name):
-    return np.nan_to_num(rows.features[:, rows.names.index(name)]).astype(float)
-
-
 def test_a_pair_names_both_nodes_and_both_layouts(values):
-    values(lambda rows: (rows.kind == PAIR) * feature(rows, "copied") * 3.0)
+    values(lambda rows: (rows.kind == PAIR) * column(rows, "copied") * 3.0)
     (line,) = explain(FEW, None, 1, 0).to_dicts()
     assert line == {
         "adds": 3.0, "kind": "pair", "node": 5, "operation": "dot", "slot": "input",
@@ -73,7 +62,7 @@ def test_a_pair_names_both_nodes_and_both_layouts(values):
 
 
 def test_a_slot_names_its_tensor_and_an_unset_layout(values):
-    values(lambda rows: (rows.kind == SLOT) * (1 - feature(rows, "is_default")) * rows.elements)
+    values(lambda rows: (rows.kind == SLOT) * (1 - column(rows, "is_default")) * rows.elements)
     table = explain(FEW, None, 3, 2)
     assert table.select("adds", "node", "slot", "shape", "in_b", "in_a").rows() == [
         (32.0, 5, "kernel", "16x2", "{1,0}", "{0,1}"),
@@ -87,11 +76,11 @@ def test_a_slot_names_its_tensor_and_an_unset_layout(values):
 
 
 def test_fixed_makers_and_readers_are_named(values):
-    values(lambda rows: (rows.kind == KINDS.index("fixed")) * feature(rows, "copied"))
+    values(lambda rows: (rows.kind == KINDS.index("fixed")) * column(rows, "copied"))
     told = explain(FEW, None, 4, 0).select("kind", "node", "other", "faces", "in_a").rows()
     copied = ("parameter", "{1,0} > {0,1}")
     assert told == [("fixed", 2, 0, *copied), ("fixed", 2, 1, *copied)]
-    values(lambda rows: (rows.kind == OUT) * (1 - feature(rows, "is_default")))
+    values(lambda rows: (rows.kind == OUT) * (1 - column(rows, "is_default")))
     told = explain(FEW, None, 4, 0).select("kind", "node", "other", "faces", "in_a").rows()
     assert told == [("out", 5, None, "root", "{0,1}")]
 
@@ -133,6 +122,19 @@ def test_terms_sum_on_measured_graphs(file):
     assert check_sums(graph, rows, small_model(graph, rows), pairs) > 0
 
 
+@pytest.mark.parametrize("collection", LAYOUT_COLLECTIONS)
+def test_terms_sum_on_every_sample_graph_with_the_committed_models(collection):
+    model = load_model(model_stem(ROOT / "outputs" / "sample_run", collection, "cost_tables"))
+    files = index(ROOT / "data" / "sample", [collection])
+    for number, file in enumerate(files):
+        graph = read_graph(file)
+        rows = cost_rows(graph)
+        order = np.argsort(predict(model, graph, rows, 1))
+        pairs = [order[[-1, 0]], np.random.default_rng(number).integers(graph.configs, size=2)]
+        assert check_sums(graph, rows, model, pairs) > 0, file.id
+    assert {file.split for file in files} == set(SPLITS)
+
+
 def test_terms_sum_on_a_graph_of_the_release():
     path = REAL / "npz" / "layout" / "xla" / "default" / "valid" / "unet_3d.4x4.bf16.npz"
     if not path.exists():
@@ -150,7 +152,7 @@ def test_terms_sum_on_a_graph_of_the_release():
 
 
 def test_the_neighbourhood_shows_who_copies_for_whom(values):
-    values(lambda rows: (rows.kind == PAIR) * feature(rows, "copied") * 3.0)
+    values(lambda rows: (rows.kind == PAIR) * column(rows, "copied") * 3.0)
     part = neighbourhood(FEW, explain(FEW, None, 1, 0))
     assert sorted(part) == [0, 1, 2, 3, 4, 5]
     assert part.nodes[5]["adds"] == 3.0 and part.nodes[2]["adds"] == 0.0
@@ -162,7 +164,7 @@ def test_the_neighbourhood_shows_who_copies_for_whom(values):
 
 
 def test_pictures_say_what_they_show(values):
-    values(lambda rows: (rows.kind == SLOT) * (1 - feature(rows, "is_default")) * rows.elements)
+    values(lambda rows: (rows.kind == SLOT) * (1 - column(rows, "is_default")) * rows.elements)
     table = explain(FEW, None, 2, 3)
     bars = plot_terms(table, "2", "3", top=2)
     (axes,) = bars.axes

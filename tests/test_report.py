@@ -69,6 +69,19 @@ def test_floors_that_are_ahead_are_named():
     assert report.sentences(better)[1].endswith("(0.550); `gnn` has 0.750.")
 
 
+def test_the_report_says_which_seeds_are_in(tmp_path):
+    assert report.seeds_in(METRICS) == "0 (but `rank_pairwise` on layout:xla:random valid: 0, 1)"
+    tile = [record("tile:xla", "gnn", 0.9, seed=s) for s in (0, 2)]
+    more = [*METRICS[:3], record("tile:xla", "random", 0.5, seed=7), *tile]
+    assert report.seeds_in(more) == "0, 1 (but `gnn`: 0, 2)"
+    assert report.seeds_in(METRICS[3:]) == "0" and report.seeds_in([]) == "none"
+    write_json(tmp_path / "metrics.json", more)
+    write_json(tmp_path / "manifest.json", {})
+    text = report.write_report(tmp_path).read_text()
+    assert "The means are over seeds 0, 1 (but `gnn`: 0, 2); fold assignments: 0." in text
+    assert "the parameters of each notebook's last run alone" in text
+
+
 def test_cost_table_leaves_floors_out():
     costs = {"fit_s": 3.0, "configs_per_s": 1234567.0, "peak_mb": 250.0}
     rows = [record("tile:xla", "hist_gbrt", 0.9, **costs), record("tile:xla", "random", 0.5)]

@@ -1,13 +1,16 @@
 """./run_all.sh's runner: what it refuses, what it keeps and what it says."""
 
 import json
+import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import nbformat
 import numpy as np
 import pytest
+from half_written import half_written
 
 from utils import options, run_notebook, runner, synthetic
 from utils.files import save_npz
@@ -125,6 +128,23 @@ def test_an_interrupt_names_the_command_that_goes_on(root, monkeypatch, capsys):
     monkeypatch.setattr(runner, "run_notebook", interrupt)
     assert runner.main(["--full"], root) == 130
     assert "./run_all.sh --full --from 01" in capsys.readouterr().err
+
+
+def test_a_terminated_run_leaves_no_half_written_file(root):
+    cell = "import time\nfrom pathlib import Path\nfrom utils.files import atomic_path\n"
+    cell += "with atomic_path(Path(OUT_DIR, 'tables', 'a')) as path:\n    time.sleep(600)"
+    write_notebook(root / "notebooks/01_eda.ipynb", cell)
+    code = "import sys; from pathlib import Path; from utils import runner\n"
+    code += "sys.exit(runner.main([], Path(sys.argv[1])))"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, root], text=True, stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(options.ROOT)},
+    )  # fmt: skip
+    (half,) = half_written(root / "outputs", process)
+    process.terminate()
+    _, said = process.communicate(timeout=300)
+    assert process.returncode == 130 and "./run_all.sh --from 01" in said
+    assert list(half.parent.iterdir()) == []
 
 
 def test_a_failing_cell_is_shown_and_the_notebook_kept(root, capsys):

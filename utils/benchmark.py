@@ -24,6 +24,7 @@ import numpy as np
 import polars as pl
 
 from utils.benchmark_graphs import write_graph
+from utils.command import run_command
 from utils.dataset import DataError, GraphFile
 from utils.files import write_parquet
 from utils.npz import open_npz, read_headers
@@ -265,4 +266,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run_command(main)

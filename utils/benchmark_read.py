@@ -19,6 +19,7 @@ from numpy.lib import format as npy
 from utils import synthetic
 from utils.checks import STREAMED
 from utils.coding import read_graph
+from utils.command import run_command
 from utils.cost import Cost, measured
 from utils.dataset import GraphFile
 from utils.files import atomic_path
@@ -138,4 +139,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -61,8 +61,8 @@ VARIANTS = {
 FULL = VARIANTS[""]
 COMBINED = ("stacked", "mean_rank")  # with the per-configuration ranker
 _MADE_BY = (
-    "coding contraction cost_graphs cost_rows cost_study cost_tables joint_sum key_table "
-    "layout_edges layout_rows node_costs roles sampling tensors"
+    "contraction cost_graphs cost_rows cost_study cost_tables joint_sum layout_edges layout_rows "
+    "metrics node_costs opcode_groups ranking roles sampling tensors training"
 )
 
 

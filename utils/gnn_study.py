@@ -41,8 +41,8 @@ VARIANTS: dict[str, dict] = {  # what each changes in the settings
 }
 HELD_OUT = 5  # one in so many parts of the training families tells when to stop
 _MADE_BY = (
-    "coding contraction cost_rows gnn gnn_graphs gnn_network gnn_study key_table layout_edges "
-    "layout_rows message_passing node_costs opcode_groups roles structure tensors tile_features"
+    "contraction cost_rows gnn gnn_graphs gnn_network gnn_study layout_edges layout_rows "
+    "message_passing metrics node_costs opcode_groups ranking roles structure tensors tile_features"
 )
 
 

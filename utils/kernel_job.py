@@ -19,7 +19,9 @@ from utils.ceiling import noise_ceiling
 from utils.coding import read_graph
 from utils.dataset import DataError, GraphFile, check_files
 from utils.evaluate import score_graph
-from utils.kernel_learn import Scorer, describe, fit_all, fit_vectors, learn
+from utils.kernel_learn import (
+    Scorer, describe, describe_sound, fit_all, fit_vectors, learn,
+)  # fmt: skip
 from utils.layout_rows import byte_count
 from utils.message_passing import Reducer
 from utils.schema import COLLECTIONS
@@ -137,12 +139,8 @@ def validate(
             continue
         seen += 1
         with budget.timed(size.seconds):
-            try:
-                described = describe(file, reducer)
-            except DataError as error:
-                budget.leave_out(str(error))
-                continue
-            if not described.rankable:
+            described = describe_sound(file, reducer, budget)
+            if described is None or not described.rankable:
                 continue
             for name, scorer in scorers.items():
                 rows = scorer(described)[described.inverse]

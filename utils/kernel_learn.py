@@ -99,10 +99,8 @@ def learn(
         if not budget.fits(size):
             continue
         with budget.timed(size.seconds):
-            try:
-                described = describe(file, reducer)
-            except DataError as error:
-                budget.leave_out(str(error))
+            described = describe_sound(file, reducer, budget)
+            if described is None:
                 continue
             if not described.rankable:
                 bad += 1
@@ -126,6 +124,15 @@ def describe(file: GraphFile, reducer: Reducer) -> Described:
     vectors = node_vectors(graph, reducer)
     parts = (*deduplicate(graph), graph_statistics(graph), vectors, pool(graph, vectors))
     return Described(file, graph, *parts)
+
+
+def describe_sound(file: GraphFile, reducer: Reducer, budget: Budget) -> Described | None:
+    """`describe`, or None for a damaged file, which is then left out and said."""
+    try:
+        return describe(file, reducer)
+    except DataError as error:
+        budget.leave_out(str(error))
+        return None
 
 
 def tables(described: Described, budget: Budget) -> Iterator[tuple[slice, pl.DataFrame]]:

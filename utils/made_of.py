@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import cache
 from pathlib import Path
 
 import polars as pl
@@ -11,19 +12,27 @@ from utils.files import atomic_path
 from utils.tars import state
 
 KEY = "made_of"
+# What every graph passes through on its way from a file: part of every mark.
+READING = "checks coding dataset graph_cache hlo hlo_proto key_table npz schema sources tars"
 
 
 def mark(modules: str, *parts: object) -> str:
-    """A short text that changes with the code of ``modules`` (names of utils, by blanks), with the
-    size or the time of a part that is a path, and with the value of any other part."""
+    """A short text that changes with the code of ``modules`` (names of utils, by blanks) and of
+    READING, with the size or the time of a part that is a path, and with the value of any other
+    part."""
     digest = hashlib.blake2b(digest_size=16)
-    for name in modules.split():
-        digest.update(Path(__file__).with_name(f"{name}.py").read_bytes())
+    for name in sorted({*READING.split(), *modules.split()}):
+        digest.update(_code(name))
     for part in parts:
         if isinstance(part, Path):
             part = (str(part), *state(part))
         digest.update(repr(part).encode())
     return digest.hexdigest()
+
+
+@cache
+def _code(module: str) -> bytes:
+    return Path(__file__).with_name(f"{module}.py").read_bytes()
 
 
 def write_marked(path: Path, table: pl.DataFrame, made_of: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -240,7 +241,6 @@ def _read_list(path: Path) -> list:
 
 
 def _how(metrics: list[dict], out: Path) -> str:
-    seeds = sorted({r["seed"] for r in metrics if r["model"] in TRAINED})
     assigned = {r["fold_assignment"] for r in metrics} - {None}
     text = (
         "Graphs and configurations became one row of features a distinct configuration; boosted "
@@ -249,7 +249,32 @@ def _how(metrics: list[dict], out: Path) -> str:
         "configuration in its file, the mean log frequency of the nodes' choices, and the bytes "
         "of the layouts that are not row-major (on tile the number of tiles)."
     )
-    text += f" Seeds: {', '.join(map(str, seeds)) or 'none'}; fold assignments: {len(assigned)}."
+    text += f" The means are over seeds {seeds_in(metrics)}; fold assignments: {len(assigned)}."
     if (out / "manifest.json").exists():
-        text += " Data hash, versions, parameters, times: [manifest.json](manifest.json)."
+        text += " Data hash, versions, times, and the parameters of each notebook's last run alone,"
+        text += " whatever seeds earlier ones added: [manifest.json](manifest.json)."
     return text + " Every score: [metrics.json](metrics.json)."
+
+
+def seeds_in(metrics: list[dict]) -> str:
+    """The seeds of trained models, such as '0, 1 (but `gnn`: 0)': the usual ones first, then the
+    models, and where it isn't everywhere the collections and protocols, that have others."""
+    found: dict[tuple[str, str, str], set[int]] = {}
+    for r in metrics:
+        if r["model"] not in FLOORS:
+            key = (r["model"], r["collection"], r["protocol"])
+            found.setdefault(key, set()).add(r["seed"])
+    if not found:
+        return "none"
+    texts = {key: ", ".join(map(str, sorted(seeds))) for key, seeds in found.items()}
+    ((usual, _),) = Counter(texts.values()).most_common(1)
+    others: dict[tuple[str, str], list[str]] = {}
+    for (model, collection, protocol), text in texts.items():
+        if text != usual:
+            others.setdefault((model, text), []).append(f"{collection} {protocol}")
+    said = []
+    for (model, text), places in others.items():
+        everywhere = len(places) == sum(key[0] == model for key in texts)
+        where = "" if everywhere else f" on {', '.join(places)}"
+        said.append(f"`{model}`{where}: {text}")
+    return usual + (f" (but {'; '.join(said)})" if said else "")

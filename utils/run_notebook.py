@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,7 @@ import psutil
 from utils.notebook_files import KERNEL
 
 PAUSE = 0.3  # seconds between two looks at the kernel
+GRACE = 10.0  # seconds for an interrupted cell to remove what it has half written
 PATIENCE = 120.0  # seconds after the kernel's end in which papermill must end too
 PAPERMILL = "import json, sys, papermill; papermill.execute_notebook(**json.loads(sys.argv[1]))"
 THREAD_VARIABLES = (
@@ -78,7 +80,7 @@ def run_notebook(
         try:
             peak, hung = _watch(process, start, tick)
         finally:
-            kill_tree(process)
+            end_tree(process)
         log.seek(0)
         text = log.read()
     seconds = time.monotonic() - start
@@ -158,8 +160,22 @@ def _high_water(pid: int) -> int:
     return int(found.group(1)) * 1024 if found else 0
 
 
-def kill_tree(process: subprocess.Popen) -> None:
-    """End papermill and its kernel if they still run."""
+def end_tree(process: subprocess.Popen) -> None:
+    """End papermill and its kernel if they still run: the cell is interrupted, then all killed."""
+    if process.poll() is not None:
+        return
+    kernel = _find_kernel(process.pid)
+    try:
+        if kernel and _memory_mb(kernel):
+            kernel.send_signal(signal.SIGINT)
+            process.wait(GRACE)
+    except (psutil.Error, subprocess.TimeoutExpired):
+        pass  # it is gone, or deaf
+    finally:  # also when the user can't wait
+        _kill_tree(process)
+
+
+def _kill_tree(process: subprocess.Popen) -> None:
     if process.poll() is not None:
         return
     try:

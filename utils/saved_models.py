@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -37,8 +37,12 @@ class Model:
     score: Callable[[Graph], np.ndarray]
 
 
-def find_model(given: Path | None, collection: str) -> Path:
-    """Where the model of a collection lies, without the ending. Raises DataError if nowhere."""
+def find_model(given: Path | None, collection: str, kinds: Sequence[str] = MODELS) -> Path:
+    """Where the model of a collection lies, without the ending. Raises DataError if nowhere.
+
+    given: a model, with or without an ending, or a folder to look in, such as a run's; None: RUNS.
+    kinds: which of MODELS will do.
+    """
     if given is not None and not given.is_dir():
         stem = stem_of(given)
         if not is_saved(stem):
@@ -48,11 +52,13 @@ def find_model(given: Path | None, collection: str) -> Path:
     slug = collection.replace(":", "_")
     for folder in folders:
         for place in (folder / "models" / slug, folder / slug, folder):
-            for name in MODELS:
+            for name in kinds:
                 if is_saved(place / name):
                     return place / name
     where = given or " or ".join(RUNS)
-    raise DataError(f"no model of {collection} in {where}: run ./run_all.sh or name one by --model")
+    what = "model" if tuple(kinds) == MODELS else " or ".join(kinds)
+    hint = "run ./run_all.sh or name one by --model"
+    raise DataError(f"no {what} of {collection} in {where}: {hint}")
 
 
 def stem_of(path: Path) -> Path:
@@ -81,17 +87,30 @@ def load_model(stem: Path) -> Model:
     kind, collection = str(facts.get("model")), str(facts.get("collection"))
     if collection not in COLLECTIONS:
         raise DataError(f"{stem}.json: does not say of which collection the model is")
+    if kind == "cost_tables":
+        return Model(stem, collection, _table_score(load_tables(stem)))
+    if kind.startswith("rank_pairwise"):
+        return Model(stem, collection, _ranker_score(stem, _loaded(stem, ranking.load_model)))
+    raise DataError(f"{stem}.json: no model that can rank files (it says {kind})")
+
+
+def load_tables(stem: Path) -> cost_tables.CostTables:
+    """The cost tables at `stem`. Raises DataError: damaged, of another kind or feature version."""
+    kind = about(stem).get("model")
+    if kind != "cost_tables":
+        raise DataError(f"{stem}.json: no cost tables (it says {kind})")
+    return _loaded(stem, cost_tables.load_model)
+
+
+def _loaded(stem: Path, load: Callable):
+    """load(stem), with one clear line for a damaged file."""
     try:
-        if kind == "cost_tables":
-            return Model(stem, collection, _table_score(cost_tables.load_model(stem)))
-        if kind.startswith("rank_pairwise"):
-            return Model(stem, collection, _ranker_score(stem, ranking.load_model(stem)))
+        return load(stem)
     except DataError:
         raise
     except (xgboost.core.XGBoostError, KeyError, TypeError) as error:
-        what = str(error).splitlines()[0][:120]
+        what = (str(error).splitlines() or [type(error).__name__])[0][:120]
         raise DataError(f"{stem}: damaged model ({what})") from None
-    raise DataError(f"{stem}.json: no model that can rank files (it says {kind})")
 
 
 def _table_score(tables: cost_tables.CostTables) -> Callable[[Graph], np.ndarray]:

@@ -18,7 +18,7 @@ from utils.progress import progress
 from utils.structure import read_structure
 
 KEYS = ("collection", "split", "name")
-_MADE_BY = "contraction graph_stats node_costs opcode_groups structure tensors"
+_MADE_BY = "contraction graph_stats node_costs opcode_groups stat_tables structure tensors"
 
 
 def write_statistics(run: Run, files: Iterable[GraphFile] | None = None) -> pl.DataFrame:

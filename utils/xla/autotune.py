@@ -5,8 +5,9 @@
 
 PROGRAMS.py defines ``programs()`` as for utils.xla.collect. A cost-table model looks at thousands
 of configurations; only the K most promising ones and the compiler's own choice are compiled and
-measured, the winner twice. The model must come from data measured with the same compiler and
-processor: the faster and the older emitters of XLA:CPU, for one, rank configurations differently.
+measured, the winner twice. A run that finds nothing for a program removes what an earlier one
+wrote. The model must come from data measured with the same compiler and processor: the faster and
+the older emitters of XLA:CPU, for one, rank configurations differently.
 
 --check measures a written file again, in this fresh process, against the original program.
 """
@@ -25,21 +26,21 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from xgboost.core import XGBoostError
 
+from utils.command import run_command
 from utils.cost_rows import cost_rows, score_rows
-from utils.cost_tables import CostTables, load_model, row_values
+from utils.cost_tables import CostTables, row_values
 from utils.dataset import DataError
 from utils.progress import progress
+from utils.saved_models import RUNS, find_model, load_tables
 from utils.xla import jaxprs, search, source, timing
 from utils.xla.collect import load_programs, work
 from utils.xla.compare import Interval, compare, compile_code, differs, timed
 from utils.xla.jaxprs import ProgramError
 from utils.xla.relayout import relaid
 
-ROOT = Path(__file__).resolve().parents[2]
 COLLECTIONS = ("layout:xla:random", "layout:nlp:random")  # their models have seen all densities
-RUNS = ("outputs/sample", "outputs/sample_run")
+MODEL = "cost_tables"  # the kind of model that scores thousands of configurations at once
 COMPILING, CHOOSING = 0.5, 0.5  # of the budget; of what is left when all is compiled
 
 
@@ -62,27 +63,6 @@ class Tuned:
     @property
     def faster(self) -> bool:
         return self.speedup is not None and self.speedup.low > 1
-
-
-def open_model(stem: Path | str | None, collection: str) -> CostTables:
-    """The cost tables at `stem` (with or without an ending), else of the newest run in RUNS.
-
-    Raises DataError in one line when there is none, or one of another version.
-    """
-    place = f"models/{collection.replace(':', '_')}/cost_tables"
-    stems = [Path(stem)] if stem else [ROOT / run / place for run in RUNS]
-    stems = [s.with_suffix("") if s.suffix in (".json", ".ubj") else s for s in stems]
-    for path in stems:
-        if path.with_name(path.name + ".ubj").exists():
-            try:
-                return load_model(path)
-            except DataError:
-                raise
-            except (OSError, ValueError, KeyError, TypeError, XGBoostError) as error:
-                kind = type(error).__name__
-                raise DataError(f"{path}: not a cost-table model ({kind})") from error
-    hint = "" if stem else ": ./run_all.sh makes one, --model names another"
-    raise DataError(f"no model {stem or f'of {collection} below {RUNS[0]}'}{hint}")
 
 
 def candidates(
@@ -164,21 +144,34 @@ def tune(
     return replace(found, layouts=layouts, **dict(zip(("default", "tuned", "speedup"), times)))
 
 
-def report(found: Tuned, written: Path | None) -> str:
-    """What was found, in a few lines."""
+def keep(found: Tuned, folder: Path) -> str:
+    """Write the source of what was found; where nothing was, remove that of an earlier run, which
+    no longer holds. Returns what to say of it."""
+    path = source.source_path(folder, found.name)
+    if found.faster:
+        source.write_source(folder, found.name, found.layouts, found.speedup)
+        return f"source: {path}"
+    if path.exists():
+        path.unlink()
+        return f"removed {path} of an earlier run"
+    return ""
+
+
+def report(found: Tuned, kept: str = "") -> str:
+    """What was found, in a few lines. kept: from `keep`."""
     lines = [
         f"{found.name}: {found.looked_at:,} configurations looked at in {found.search_s:.2f} s, "
         f"{found.compiled} compiled ({found.same_code} the same code as others, {found.wrong} "
         f"with other values), {found.measured} measured"
     ]
     if found.speedup is None:
-        return lines[0] + "\n  nothing to measure: the model puts nothing new before the default"
-    lines += timed(found.default, found.tuned, found.speedup, "the fastest of the others")
-    if found.faster:
-        lines.append(f"  {len(found.layouts)} operations have other layouts; source: {written}")
+        last = "  nothing to measure: the model puts nothing new before the default"
     else:
-        lines.append("  nothing beats the compiler's own choice")
-    return "\n".join(lines)
+        lines += timed(found.default, found.tuned, found.speedup, "the fastest of the others")
+        last = "  nothing beats the compiler's own choice"
+        if found.faster:
+            last = f"  {len(found.layouts)} operations have other layouts"
+    return "\n".join([*lines, last + (f"; {kept}" if kept else "")])
 
 
 def check(path: Path, programs: dict[str, tuple], rng: np.random.Generator, seconds: float) -> str:
@@ -209,8 +202,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         module = load_programs(options.programs)
         todo = list(work(module, options.programs, list(COLLECTIONS), options.only))
-        needed = dict.fromkeys(collection for collection, *_ in todo)
-        models = {} if options.check else {c: open_model(options.model, c) for c in needed}
+        needed = () if options.check else dict.fromkeys(collection for collection, *_ in todo)
+        models = {c: load_tables(find_model(options.model, c, (MODEL,))) for c in needed}
     except DataError as error:
         print(error, file=sys.stderr)
         return 2
@@ -240,10 +233,7 @@ def main(argv: list[str] | None = None) -> int:
             print(error if named else f"{name}: {jaxprs.reason(error)}", file=sys.stderr)
             failed += 1
             continue
-        written = None
-        if found.faster:
-            written = source.write_source(options.out, name, found.layouts, found.speedup)
-        print(report(found, written), flush=True)
+        print(report(found, keep(found, options.out)), flush=True)
         jax.clear_caches()
     return int(failed > 0)
 
@@ -261,7 +251,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         help="seconds a program; half of them at most to compile (60)")  # fmt: skip
     add("--top", type=int, default=16, metavar="K", help="configurations to measure (16)")
     add("--model", type=Path, metavar="PATH",
-        help="cost tables (default: of outputs/sample, else of outputs/sample_run)")  # fmt: skip
+        help=f"cost tables, or the folder of a run (default: {', else '.join(RUNS)})")  # fmt: skip
     add("--out", type=Path, default=Path("outputs/tuned"), metavar="DIR",
         help="where sources go (outputs/tuned)")  # fmt: skip
     add("--seed", type=int, default=0, help="of all random draws (0)")
@@ -275,7 +265,4 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit("interrupted; what was written is kept")
+    run_command(main, "what was written is kept")

@@ -24,6 +24,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from utils.command import run_command
 from utils.dataset import DataError
 from utils.hlo import module_graph
 from utils.progress import progress
@@ -285,7 +286,4 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit("interrupted; the same command with --resume goes on")
+    run_command(main, "the same command with --resume goes on")

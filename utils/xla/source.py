@@ -56,12 +56,16 @@ def wrapper_source(
     return HEAD.format(name=name, speedup=speedup) + "\n" + "\n".join(parts) + "\n" + TUNED
 
 
+def source_path(folder: Path, name: str) -> Path:
+    """The module that `write_source` writes for a program."""
+    return Path(folder) / f"{name.replace('.', '_')}.py"
+
+
 def write_source(
     folder: Path, name: str, layouts: dict[int, tuple], speedup: tuple[float, float, float]
 ) -> Path:
     """Write `wrapper_source` to a module of its own; returns its path."""
-    path = Path(folder) / f"{name.replace('.', '_')}.py"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = source_path(folder, name)
     with atomic_path(path) as temporary:
         temporary.write_text(wrapper_source(name, layouts, speedup), encoding="utf-8")
     return path
