@@ -248,18 +248,19 @@ def write_data(
     rounds: int = 4,
     noise: float = 0.02,
     collections: tuple[str, ...] = COLLECTIONS,
+    first: int = 0,
 ) -> Path:
     """Write a data folder like data/sample: files of every split and solution.npz. Returns it.
 
     Every second valid and test graph is of a family that train does not have. Test files are
-    unlabelled: runtimes 0, tile normalizers 1, no rounds.
+    unlabelled: runtimes 0, tile normalizers 1, no rounds. Graphs are numbered from `first`.
     """
     folder = Path(folder)
     solution: Arrays = {}
     for number, collection in enumerate(collections):
         source = "tile" if collection.startswith("tile") else collection.split(":")[1]
         for split, count in graphs.items():
-            for i in range(count):
+            for i in range(first, first + count):
                 own = seed * 1_000_003 + number * 10_007 + SPLITS.index(split) * 1_009 + i
                 if source == "tile":
                     arrays, _ = tile_graph(own, configs, rounds, noise)
