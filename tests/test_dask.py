@@ -11,6 +11,7 @@ import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import polars as pl
@@ -243,6 +244,11 @@ def test_workers_have_to_share_folders_code_and_packages(data, address, tmp_path
     with monkeypatch.context() as patch:
         patch.setattr(cluster, "made_with", lambda: own | {"code": "older"})
         assert "(1 of 2 that can't help): runs other code than this machine" in refusal()
+    with monkeypatch.context() as patch:
+        lost = ModuleNotFoundError("No module named 'utils'")
+        patch.setattr(distributed.Client, "run_on_scheduler", Mock(side_effect=lost))
+        with pytest.raises(ClusterError, match="^scheduler tcp://.*: start it with the repository"):
+            open_run(tmp_path, str(data), "out", dask=address)
     elsewhere = Path("/nowhere/data")
     token = tmp_path / "token"
     token.touch()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from utils.notebook import Run
 
 PATIENCE = "10 s"  # for the scheduler to answer, and for a first worker to be there
-PACKAGES = ("numpy", "polars", "scikit-learn", "scipy", "xgboost")  # what numbers depend on
+PACKAGES = ("distributed", "numpy", "polars", "scikit-learn", "scipy", "xgboost")
 BATCH = 500  # jobs sent at a time
 
 
@@ -76,7 +76,8 @@ def open_client(address: str, out: Path, data: Path) -> Client:
     """A client of the scheduler at `address`.
 
     Raises ClusterError with one line where Dask is not installed, nothing answers, there is no
-    worker, or a worker has other code or packages or doesn't see the folders of the run.
+    worker, the scheduler or a worker has other code or packages, or a worker doesn't see the
+    folders of the run.
     """
     try:
         from distributed import Client
@@ -88,7 +89,7 @@ def open_client(address: str, out: Path, data: Path) -> Client:
     except (OSError, ValueError) as error:
         raise ClusterError(f"{address}: no Dask scheduler answers there") from error
     try:
-        _check_workers(client, address, out, data)
+        _check(client, address, out, data)
     except BaseException:
         client.close()
         raise
@@ -98,21 +99,33 @@ def open_client(address: str, out: Path, data: Path) -> Client:
 connect = cache(open_client)  # one client a process
 
 
-def _check_workers(client: Client, address: str, out: Path, data: Path) -> None:
+def _check(client: Client, address: str, out: Path, data: Path) -> None:
+    expected = made_with()
+    try:
+        answer = client.run_on_scheduler(difference_here, expected)  # jobs are unpacked there, too
+    except (ImportError, AttributeError) as error:  # AttributeError: it has an older utils
+        answer = error
+    if answer:
+        raise ClusterError(f"scheduler {address}: {_in_words(answer)}")
     try:
         client.wait_for_workers(1, timeout=PATIENCE)
     except TimeoutError as error:
         raise ClusterError(f"{address}: this Dask scheduler has no workers") from error
     token = _leave_token(out)
     try:
-        answers = client.run(problem_here, token, data, made_with(), on_error="return")
+        answers = client.run(problem_here, token, data, expected, on_error="return")
     finally:
         token.unlink(missing_ok=True)
-    problems = {worker: answer for worker, answer in answers.items() if answer}
-    for worker, problem in problems.items():
-        if isinstance(problem, ModuleNotFoundError):
-            problem = f"{problem}; start it with the repository in PYTHONPATH"
-        raise ClusterError(f"worker {worker} (1 of {len(problems)} that can't help): {problem}")
+    bad = [worker for worker, answer in answers.items() if answer]
+    for worker in bad[:1]:
+        problem = _in_words(answers[worker])
+        raise ClusterError(f"worker {worker} (1 of {len(bad)} that can't help): {problem}")
+
+
+def _in_words(problem: str | Exception) -> str:
+    if isinstance(problem, ImportError):
+        return f"{problem}: start it with the repository in PYTHONPATH"
+    return str(problem)
 
 
 def _leave_token(out: Path) -> Path:
@@ -131,6 +144,11 @@ def problem_here(token: Path, data: Path, expected: dict[str, str]) -> str:
             return f"does not see {folder}: all machines have to share it under the same path"
     if not os.access(token.parent, os.W_OK):
         return f"may not write into {token.parent}"
+    return difference_here(expected)
+
+
+def difference_here(expected: dict[str, str]) -> str:
+    """What this process has other than `made_with` said elsewhere, in words; empty: nothing."""
     own = made_with()
     for name, wanted in expected.items():
         if own.get(name) != wanted:
