@@ -35,8 +35,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
         help="threads to use (default: all that there are, two for training)")
     add("--with", dest="extras", metavar="X,Y", type=_extras, default=(),
         help=f"also run and install extras: {', '.join(EXTRAS)}")
-    add("--dask", metavar="ADDRESS", default="", help="let the workers of this Dask scheduler, such "
-        "as tcp://10.0.0.1:8786, make the tables of graphs and train rank_pairwise")
+    add("--dask", metavar="ADDRESS", default="", help="let the workers of this Dask "
+        "scheduler, such as tcp://10.0.0.1:8786, make tables and train rank_pairwise")
     add("--full", action="store_true", help="the whole study: every seed, fold assignment and "
         "ablation (hours; can be interrupted and started again)")
     add("-p", dest="parameters", nargs=2, metavar=("NAME", "VALUE"), action="append", default=[],

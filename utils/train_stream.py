@@ -50,7 +50,7 @@ class _Tables(xgboost.DataIter):
 def training_data(
     part: Part, graph: int, columns: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of one graph: features float32 [rows, columns], what is learned of them, its number [rows]."""
+    """Of one graph: features float32 [rows, columns], what to learn float64 [rows], its number."""
     features, target = part()
     number = np.full(len(target), graph)
     label = ranking.within_graph_target("rank_pairwise", target, number)
