@@ -5,14 +5,16 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import numpy as np
 import pytest
 from half_written import half_written
 
-from utils import options, run_notebook, runner, synthetic
+from utils import cluster, options, run_notebook, runner, synthetic
 from utils.files import save_npz
 from utils.notebook_files import NotebookError, convert, read_notebook
 from utils.run_notebook import Outcome
@@ -283,8 +285,33 @@ def test_extras_name_their_requirements():
     assert options.requirements(options.parse([])) == ["requirements.txt"]
     with_xla = options.requirements(options.parse(["--with", "xla"]))
     assert with_xla == ["requirements.txt", "requirements-xla.txt"]
+    with_dask = options.requirements(options.parse(["--dask", "tcp://10.0.0.1:8786"]))
+    assert with_dask == ["requirements.txt", "requirements-dask.txt"]
     with pytest.raises(SystemExit):
         options.parse(["--with", "gpu"])
+
+
+def test_a_dask_scheduler_is_tried_before_anything_runs(root, pretend, monkeypatch, capsys):
+    write_notebook(root / "notebooks/01_eda.ipynb", parameters=PARAMETERS + 'DASK = ""\n')
+    write_notebook(root / "notebooks/02_next.ipynb")
+    address = "tcp://10.0.0.1:8786"
+    two = SimpleNamespace(nthreads=lambda: {"a": 1, "b": 1})
+    monkeypatch.setattr(cluster, "open_client", lambda *given: nullcontext(two))
+    assert runner.main(["--dask", address], root) == 0
+    assert f"'DASK': '{address}'" in pretend[0] and "DASK" not in pretend[1]
+    text = (root / "outputs/sample/manifest.json").read_text()
+    assert json.loads(text)["dask_workers"] == 2
+    assert address not in text  # it names a machine
+
+    def fail(*given):
+        raise cluster.ClusterError(f"{address}: no Dask scheduler answers there")
+
+    monkeypatch.setattr(cluster, "open_client", fail)
+    assert runner.main(["--dask", address], root) == 2
+    assert capsys.readouterr().err == f"error: {address}: no Dask scheduler answers there\n"
+    assert len(pretend) == 2
+    assert runner.main(["-p", "DASK", address], root) == 2
+    assert "-p DASK: use --dask" in capsys.readouterr().err
 
 
 def test_parameter_texts_become_values_of_the_defaults_type():

@@ -9,12 +9,13 @@ import numpy as np
 import polars as pl
 
 from utils.ceiling import noise_ceiling, repeatability
+from utils.cluster import each_graph
 from utils.coding import Graph, deduplicate
+from utils.dataset import GraphFile
 from utils.files import write_parquet
 from utils.graph_cache import cached_graph
 from utils.made_of import has_mark, mark, write_marked
 from utils.notebook import Run, table_path
-from utils.progress import progress
 from utils.schema import MAX_RANK, OPCODES, SLOTS, UNSET
 
 CHOICES = ("unset", "row-major", "other")  # what a slot of a configuration says
@@ -113,15 +114,8 @@ def describe_run(run: Run, seed: int = 0) -> tuple[pl.DataFrame, pl.DataFrame, p
     and COUNT_COLUMNS, `curves` the keys, `quantile` (0 to 1) and `slowdown` (from 1). A graph
     described before from the same file by the same code is not read again.
     """
-    rows = []
-    for file in progress(run.files, desc="describe graphs", unit="graph"):
-        path = table_path(run, "eda", file)
-        made_of = mark(_MADE_BY, file.path, seed)
-        if not has_mark(path, made_of):
-            described = describe(cached_graph(run, file), seed)
-            write_marked(path, pl.DataFrame([described], schema=_SCHEMA), made_of)
-        rows.append(pl.read_parquet(path))
-    table = pl.concat(rows)
+    each_graph(run, write_description, [(file, seed) for file in run.files], "describe graphs")
+    table = pl.concat([pl.read_parquet(table_path(run, "eda", file)) for file in run.files])
     graphs = table.select(*GRAPH_COLUMNS)
     write_parquet(run.out / "tables" / "graphs.parquet", graphs)
     keys = ["collection", "split", "name"]
@@ -133,6 +127,15 @@ def describe_run(run: Run, seed: int = 0) -> tuple[pl.DataFrame, pl.DataFrame, p
         .explode("slowdown", "quantile")
     )
     return graphs, counts, curves
+
+
+def write_description(run: Run, file: GraphFile, seed: int) -> None:
+    """Describe one graph in tables/eda/..., unless that is up to date."""
+    path = table_path(run, "eda", file)
+    made_of = mark(_MADE_BY, file.path, seed)
+    if not has_mark(path, made_of):
+        described = describe(cached_graph(run, file), seed)
+        write_marked(path, pl.DataFrame([described], schema=_SCHEMA), made_of)
 
 
 def summary(graphs: pl.DataFrame) -> pl.DataFrame:

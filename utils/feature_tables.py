@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from utils.cluster import each_graph
 from utils.coding import Graph, deduplicate
 from utils.dataset import GraphFile
 from utils.graph_cache import cached_graph
 from utils.layout_features import layout_features
 from utils.made_of import has_mark, mark, write_marked
 from utils.notebook import Run, require, table_path
-from utils.progress import progress
 from utils.stat_tables import KEYS, unit_ranks
 from utils.tile_features import tile_features
 
@@ -45,20 +45,25 @@ def write_features(run: Run, files: Iterable[GraphFile] | None = None) -> int:
     files = list(run.files if files is None else files)
     statistics = _by_graph(require(run.out / "tables" / "graph_stats.parquet", "02"))
     pooled = _by_graph(require(run.out / "tables" / "message_passing.parquet", "03"))
-    made = 0
-    for file in progress(files, desc="features", unit="graph"):
-        key = (file.collection, file.split, file.name)
-        paths = [table_path(run, kind, file) for kind in ("features", "rows")]
-        vectors = None if file.tile else require(table_path(run, "node_vectors", file), "03")
-        made_of = mark(_MADE_BY, file.path, vectors, statistics[key], pooled[key])
-        if all(has_mark(path, made_of) for path in paths):
-            continue
-        node_vectors = None if vectors is None else pl.read_parquet(vectors).to_numpy()
-        tables = feature_tables(cached_graph(run, file), statistics[key], node_vectors, pooled[key])
-        for path, table in zip(paths, tables):
-            write_marked(path, table, made_of)
-        made += 1
-    return made
+    keys = [(file.collection, file.split, file.name) for file in files]
+    jobs = [(file, statistics[key], pooled[key]) for file, key in zip(files, keys)]
+    return sum(each_graph(run, write_graph_features, jobs, "features"))
+
+
+def write_graph_features(
+    run: Run, file: GraphFile, statistics: dict[str, float], pooled: dict[str, float]
+) -> bool:
+    """The two tables of one graph, see `write_features`; False where they were up to date."""
+    paths = [table_path(run, kind, file) for kind in ("features", "rows")]
+    vectors = None if file.tile else require(table_path(run, "node_vectors", file), "03")
+    made_of = mark(_MADE_BY, file.path, vectors, statistics, pooled)
+    if all(has_mark(path, made_of) for path in paths):
+        return False
+    node_vectors = None if vectors is None else pl.read_parquet(vectors).to_numpy()
+    tables = feature_tables(cached_graph(run, file), statistics, node_vectors, pooled)
+    for path, table in zip(paths, tables):
+        write_marked(path, table, made_of)
+    return True
 
 
 def feature_tables(

@@ -8,6 +8,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+@cache  # it can only be read by setting it, which would disturb other threads
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from utils import dataset
+from utils import cluster, dataset
 from utils.schema import COLLECTIONS
 
 
@@ -20,6 +20,7 @@ class Run:
     files: list[dataset.GraphFile]
     collections: tuple[str, ...]  # those that have files, in the competition's order
     cache: bool = True  # keep coded graphs below out, see `graph_cache`
+    dask: str = ""  # address of a Dask scheduler whose workers help; empty: this process alone
 
 
 def open_run(
@@ -28,13 +29,15 @@ def open_run(
     out_dir: str = "",
     collections: str = "",
     cache: bool = True,
+    dask: str = "",
 ) -> Run:
     """Find the data, make the output folder and list the graph files.
 
     `data_dir` is looked for below the current folder, then below `root`; empty: the Kaggle mounts,
     then data/sample. A relative `out_dir` is below `root`, or below the current folder where `root`
     is mounted read-only, as on Kaggle. Empty `collections` (comma separated) takes all. Raises
-    DataError for an unknown collection and for a folder without graph files.
+    DataError for an unknown collection and for a folder without graph files, ClusterError where
+    `dask` names no scheduler whose workers can work on this run.
     """
     root = Path(root).resolve()
     data = dataset.find_data(data_dir or None, root)
@@ -43,7 +46,9 @@ def open_run(
     below = root if os.access(root, os.W_OK) else Path.cwd()
     out = below / (out_dir or "outputs/sample")
     out.mkdir(parents=True, exist_ok=True)
-    return Run(root, data, out, files, tuple(c for c in COLLECTIONS if c in present), cache)
+    if dask:
+        cluster.connect(dask, out, data)  # what is wrong there is said now
+    return Run(root, data, out, files, tuple(c for c in COLLECTIONS if c in present), cache, dask)
 
 
 def split_names(text: str) -> list[str]:

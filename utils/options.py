@@ -35,6 +35,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
         help="threads to use (default: all that there are, two for training)")
     add("--with", dest="extras", metavar="X,Y", type=_extras, default=(),
         help=f"also run and install extras: {', '.join(EXTRAS)}")
+    add("--dask", metavar="ADDRESS", default="", help="let the workers of this Dask "
+        "scheduler, such as tcp://10.0.0.1:8786, make tables and train rank_pairwise")
     add("--full", action="store_true", help="the whole study: every seed, fold assignment and "
         "ablation (hours; can be interrupted and started again)")
     add("--no-cache", action="store_true", help="read every data file anew and keep no graph in "
@@ -81,7 +83,8 @@ def resume_command(argv: list[str], number: str) -> str:
 
 def requirements(options: argparse.Namespace) -> list[str]:
     """The requirements files that a run with these options needs."""
-    files = ["requirements.txt", *(f"requirements-{extra}.txt" for extra in options.extras)]
+    extras = [*options.extras, *(["dask"] if options.dask else [])]
+    files = ["requirements.txt", *(f"requirements-{extra}.txt" for extra in extras)]
     return [file for file in files if (ROOT / file).exists()]
 
 

@@ -10,7 +10,7 @@ from argparse import Namespace
 from dataclasses import dataclass
 from pathlib import Path
 
-from utils import dataset, manifest, options
+from utils import cluster, dataset, manifest, options
 from utils.files import write_json
 from utils.graph_cache import cache_bytes, cache_folder
 from utils.notebook import split_names
@@ -23,6 +23,7 @@ OPTION_OF = {
     "OUT_DIR": "--out",
     "COLLECTIONS": "--collections",
     "FULL": "--full",
+    "DASK": "--dask",
     "THREADS": "--jobs",
     "CACHE": "--no-cache",
 }
@@ -47,7 +48,7 @@ def main(argv: list[str], root: Path = options.ROOT) -> int:
     try:
         plan = make_plan(chosen, root)
         return run_plan(plan, argv)
-    except (NotebookError, dataset.DataError) as error:
+    except (NotebookError, dataset.DataError, cluster.ClusterError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except OSError as error:  # such as a full disk
@@ -56,7 +57,10 @@ def main(argv: list[str], root: Path = options.ROOT) -> int:
 
 
 def make_plan(chosen: Namespace, root: Path) -> Plan:
-    """Check notebooks, parameters and every data file. Raises NotebookError or DataError."""
+    """Check notebooks, parameters, every data file and the Dask workers, if any.
+
+    Raises NotebookError, DataError or ClusterError.
+    """
     notebooks = list_notebooks(root / "notebooks")
     to_run = select(notebooks, chosen)
     for name, _ in chosen.parameters:
@@ -76,19 +80,26 @@ def make_plan(chosen: Namespace, root: Path) -> Plan:
         what = f"holds results of other data in {', '.join(changed)}"
         raise dataset.DataError(f"{out} {what}: choose another --out, or delete it")
 
+    workers = None
+    if chosen.dask:
+        with cluster.open_client(chosen.dask, root / out, folder) as client:
+            workers = len(client.nthreads())
+
     common = {"OUT_DIR": out}
     common |= {"DATA_DIR": data} if data else {}
     common |= {"COLLECTIONS": chosen.collections} if chosen.collections else {}
     common |= {"FULL": True} if chosen.full else {}
+    common |= {"DASK": chosen.dask} if chosen.dask else {}
     common |= {"THREADS": chosen.jobs} if chosen.jobs else {}
     common |= {"CACHE": False} if chosen.no_cache else {}
     for notebook in to_run:
         own = {name: value for name, value in common.items() if name in notebook.defaults}
         values[notebook.name] = own | values[notebook.name]
     record = {
-        "data": {"folder": _public(os.path.relpath(folder, root)), "collections": hashes},
+        "data": {"folder": _public("folder", os.path.relpath(folder, root)), "collections": hashes},
         "full": chosen.full,
         "jobs": chosen.jobs,  # null: as many threads as there are processors
+        "dask_workers": workers,  # null: none
         "packages": manifest.package_versions(root),
         "git": manifest.git_state(root),
         "machine": manifest.machine(),
@@ -151,7 +162,7 @@ def run_plan(plan: Plan, argv: list[str]) -> int:
             "status": outcome.status,
             "seconds": round(outcome.seconds, 1),
             "peak_mb": round(outcome.peak_mb),
-            "parameters": {n: _public(v) for n, v in (notebook.defaults | values).items()},
+            "parameters": {n: _public(n, v) for n, v in (notebook.defaults | values).items()},
             "git": plan.record["git"],
         }
         listed = [entries[name] for name in sorted(entries)]
@@ -177,8 +188,13 @@ def _from_here(path: str, root: Path) -> str:
     return str(full)
 
 
-def _public(value):
-    """A path inside the repository, or anything else, as it is; of a path outside the last part."""
+def _public(name: str, value):
+    """A path inside the repository, or anything else, as it is; of a path outside the last part,
+
+    and of the scheduler's address nothing.
+    """
+    if name == "DASK" and value:
+        return "given"
     outside = isinstance(value, str) and (value.startswith("..") or os.path.isabs(value))
     return Path(value).name if outside else value
 

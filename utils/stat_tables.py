@@ -9,12 +9,12 @@ import pandas as pd
 import polars as pl
 from scipy.stats import rankdata
 
+from utils.cluster import each_graph
 from utils.dataset import GraphFile
 from utils.files import write_parquet
 from utils.graph_stats import graph_statistics, node_statistics
 from utils.made_of import has_mark, mark, write_marked
 from utils.notebook import Run, table_path
-from utils.progress import progress
 from utils.structure import read_structure
 
 KEYS = ("collection", "split", "name")
@@ -28,20 +28,23 @@ def write_statistics(run: Run, files: Iterable[GraphFile] | None = None) -> pl.D
     the same file by the same code is not computed again.
     """
     files = list(run.files if files is None else files)
-    rows = []
-    for file in progress(files, desc="graph statistics", unit="graph"):
-        row_path = table_path(run, "graph_stats", file)
-        node_path = table_path(run, "node_stats", file)
-        made_of = mark(_MADE_BY, file.path)
-        if not (has_mark(node_path, made_of) and has_mark(row_path, made_of)):
-            graph = read_structure(file)
-            write_marked(node_path, node_statistics(graph), made_of)
-            keys = dict(zip(KEYS, (file.collection, file.split, file.name)))
-            write_marked(row_path, pl.DataFrame([keys | graph_statistics(graph)]), made_of)
-        rows.append(pl.read_parquet(row_path))
-    table = pl.concat(rows)
+    each_graph(run, write_graph_statistics, [(file,) for file in files], "graph statistics")
+    table = pl.concat([pl.read_parquet(table_path(run, "graph_stats", file)) for file in files])
     write_parquet(run.out / "tables" / "graph_stats.parquet", table)
     return table
+
+
+def write_graph_statistics(run: Run, file: GraphFile) -> None:
+    """The two tables of one graph, see `write_statistics`, unless they are up to date."""
+    row_path = table_path(run, "graph_stats", file)
+    node_path = table_path(run, "node_stats", file)
+    made_of = mark(_MADE_BY, file.path)
+    if has_mark(node_path, made_of) and has_mark(row_path, made_of):
+        return
+    graph = read_structure(file)
+    write_marked(node_path, node_statistics(graph), made_of)
+    keys = dict(zip(KEYS, (file.collection, file.split, file.name)))
+    write_marked(row_path, pl.DataFrame([keys | graph_statistics(graph)]), made_of)
 
 
 def level_profile(nodes: pl.DataFrame) -> pl.DataFrame:

@@ -27,7 +27,7 @@ from utils.notebook import Run, require, table_path
 from utils.progress import progress
 from utils.training import MEMORY_MB, features_of, fit_ranker, read_features
 
-_MADE_BY = "metrics ranking sampling study train_stream training"
+_MADE_BY = "dask_train metrics ranking sampling study train_stream training"
 
 
 @dataclass(frozen=True)

@@ -38,15 +38,51 @@ class _Tables(xgboost.DataIter):
     def next(self, input_data: Callable) -> bool:
         if self.at == len(self.parts):
             return False
-        features, target = self.parts[self.at]()
-        graph = np.full(len(target), self.at)
-        label = ranking.within_graph_target("rank_pairwise", target, graph)
-        input_data(data=np.ascontiguousarray(features[:, self.columns]), label=label, qid=graph)
+        features, label, graph = training_data(self.parts[self.at], self.at, self.columns)
+        input_data(data=features, label=label, qid=graph)
         self.at += 1
         return True
 
     def reset(self) -> None:
         self.at = 0
+
+
+def training_data(
+    part: Part, graph: int, columns: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of one graph: features float32 [rows, columns], what to learn float64 [rows], its number."""
+    features, target = part()
+    number = np.full(len(target), graph)
+    label = ranking.within_graph_target("rank_pairwise", target, number)
+    return np.ascontiguousarray(features[:, columns]), label, number
+
+
+def column_ranges(
+    model: str, parts: Sequence[Part], width: int
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """Smallest and largest value of each of `width` columns, float [width], and how many rows.
+
+    Raises DataError for rows without a runtime.
+    """
+    low, high, rows = np.full(width, np.inf), np.full(width, -np.inf), 0
+    for part in parts:
+        features, target = part()
+        if not np.isfinite(target).all():
+            raise DataError(f"{model}: training rows without a runtime")
+        rows += len(features)
+        low = np.fmin(low, np.fmin.reduce(features, initial=np.inf))
+        high = np.fmax(high, np.fmax.reduce(features, initial=-np.inf))
+    return low, high, rows
+
+
+def varying_columns(
+    model: str, names: Sequence[str], low: np.ndarray, high: np.ndarray
+) -> np.ndarray:
+    """Index of the columns that a model reads and that vary. Raises DataError without any."""
+    keep = (low < high) & np.isin(names, ranking.columns_of(model, names))
+    if not keep.any():
+        raise DataError(f"{model}: no rows, or no feature column that varies, to train on")
+    return np.flatnonzero(keep)
 
 
 def fit(
@@ -63,19 +99,8 @@ def fit(
     their columns. With `disk`, a folder, the binned rows are kept in files there during the fit.
     Raises DataError when there is nothing to learn from.
     """
-    wanted = ranking.columns_of(model, names)
-    low, high, rows = np.full(len(names), np.inf), np.full(len(names), -np.inf), 0
-    for part in parts:
-        features, target = part()
-        if not np.isfinite(target).all():
-            raise DataError(f"{model}: training rows without a runtime")
-        rows += len(features)
-        low = np.fmin(low, np.fmin.reduce(features, initial=np.inf))
-        high = np.fmax(high, np.fmax.reduce(features, initial=-np.inf))
-    keep = (low < high) & np.isin(names, wanted)
-    if not rows or not keep.any():
-        raise DataError(f"{model}: no rows, or no feature column that varies, to train on")
-    columns = np.flatnonzero(keep)
+    low, high, rows = column_ranges(model, parts, len(names))
+    columns = varying_columns(model, names, low, high)
     settings = ranking.rank_settings(rows, seed, threads)
     options = {"max_bin": ranking.RANK_PARAMETERS["max_bin"], "nthread": threads}
     if disk is None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
-from utils import ranking, train_stream
+from utils import dask_train, ranking, train_stream
+from utils.cluster import connect
 from utils.dataset import DataError, GraphFile
 from utils.feature_tables import NOT_FEATURES
 from utils.notebook import Run, require, table_path
@@ -90,18 +92,23 @@ def fit_ranker(
 
     Where they are more, `rank_pairwise` reads the tables graph by graph (`train_stream`), and from
     files under cache/ if even their bins are more; `hist_gbrt`, which cannot, takes fewer
-    configurations of each graph.
+    configurations of each graph. With `run.dask` the workers fit `rank_pairwise` (`dask_train`),
+    with the threads and the memory that they have.
     """
-    tables = [pl.scan_parquet(require(table_path(run, "features", f), "04")) for f in fit.train]
+    files = _in_order(fit.train)
+    tables = [pl.scan_parquet(require(table_path(run, "features", file), "04")) for file in files]
     lengths = [table.select(pl.len()).collect().item() for table in tables]
-    rows = sum(min(length, max_configs or length) for length in lengths)
+    rows = [min(length, max_configs or length) for length in lengths]
     columns = len(tables[0].collect_schema().names())
-    need = train_stream.memory_mb(rows, columns)
-    if need > memory_mb and fit.model.startswith("rank_pairwise"):
-        files = _in_order(fit.train)
+    need = train_stream.memory_mb(sum(rows), columns)
+    if fit.model.startswith("rank_pairwise") and (run.dask or need > memory_mb):
         names = _sampled(run, files[0], 1, 0)[1]
-        parts = [partial(_part, run, file, names, max_configs, fit.seed) for file in files]
-        disk = Path(run.out) / "cache" if rows * columns / 2**20 > memory_mb else None
+        alone = replace(run, files=[])  # parts may travel
+        parts = [partial(_part, alone, file, names, max_configs, fit.seed) for file in files]
+        if run.dask:
+            client = connect(run.dask, run.out, run.data)
+            return dask_train.fit(client, fit.model, parts, rows, names, fit.seed)
+        disk = Path(run.out) / "cache" if sum(rows) * columns / 2**20 > memory_mb else None
         return train_stream.fit(fit.model, parts, names, fit.seed, threads, disk)
     if need > memory_mb:
         most = int(memory_mb / train_stream.memory_mb(1, columns) / len(tables))

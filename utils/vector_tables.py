@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import polars as pl
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.neighbors import NearestNeighbors
 
+from utils.cluster import each_graph
 from utils.coding import Graph
 from utils.dataset import GraphFile
 from utils.files import write_parquet
@@ -25,7 +27,6 @@ from utils.message_passing import (
 from utils.notebook import Run, table_path
 from utils.npz import DataError
 from utils.opcode_groups import GROUPS, opcode_group
-from utils.progress import progress
 from utils.schema import SPLITS
 from utils.stat_tables import KEYS
 from utils.structure import configurable, read_structure
@@ -85,22 +86,28 @@ def write_vectors(run: Run, reducer: Reducer) -> pl.DataFrame:
     The first hold one row a node, float32 ``mp_0``...; the second, which is returned, the keys and
     `pool`'s columns. What was made of the same file and reducer is not made again.
     """
-    rows = []
-    for file in progress(run.files, desc="node vectors", unit="graph"):
-        node_path = table_path(run, "node_vectors", file)
-        row_path = table_path(run, "message_passing", file)
-        made_of = mark(_MADE_BY, file.path, reducer.made_of.item())
-        if not (has_mark(node_path, made_of) and has_mark(row_path, made_of)):
-            graph = read_structure(file)
-            vectors = node_vectors(graph, reducer)
-            columns = {f"mp_{i}": column for i, column in enumerate(vectors.T)}
-            write_marked(node_path, pl.DataFrame(columns), made_of)
-            keys = dict(zip(KEYS, (file.collection, file.split, file.name)))
-            write_marked(row_path, pl.DataFrame([keys | pool(graph, vectors)]), made_of)
-        rows.append(pl.read_parquet(row_path))
+    light = replace(reducer, fitted_on=reducer.fitted_on[:0])  # thousands of names, in every job
+    work = partial(write_graph_vectors, reducer=light)
+    each_graph(run, work, [(file,) for file in run.files], "node vectors")
+    rows = [pl.read_parquet(table_path(run, "message_passing", file)) for file in run.files]
     table = pl.concat(rows)
     write_parquet(run.out / "tables" / "message_passing.parquet", table)
     return table
+
+
+def write_graph_vectors(run: Run, file: GraphFile, reducer: Reducer) -> None:
+    """The two tables of one graph, see `write_vectors`, unless they are up to date."""
+    node_path = table_path(run, "node_vectors", file)
+    row_path = table_path(run, "message_passing", file)
+    made_of = mark(_MADE_BY, file.path, reducer.made_of.item())
+    if has_mark(node_path, made_of) and has_mark(row_path, made_of):
+        return
+    graph = read_structure(file)
+    vectors = node_vectors(graph, reducer)
+    columns = {f"mp_{i}": column for i, column in enumerate(vectors.T)}
+    write_marked(node_path, pl.DataFrame(columns), made_of)
+    keys = dict(zip(KEYS, (file.collection, file.split, file.name)))
+    write_marked(row_path, pl.DataFrame([keys | pool(graph, vectors)]), made_of)
 
 
 def main_neighbour(graph: Graph, consumers: bool) -> np.ndarray:
