@@ -62,7 +62,8 @@ FULL = VARIANTS[""]
 COMBINED = ("stacked", "mean_rank")  # with the per-configuration ranker
 _MADE_BY = (
     "contraction cost_graphs cost_rows cost_study cost_tables joint_sum layout_edges layout_rows "
-    "metrics node_costs opcode_groups ranking roles sampling tensors training"
+    "layout_tables metrics node_costs opcode_groups ranking recompute roles sampling tensors "
+    "training"
 )
 
 

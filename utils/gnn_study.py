@@ -42,7 +42,8 @@ VARIANTS: dict[str, dict] = {  # what each changes in the settings
 HELD_OUT = 5  # one in so many parts of the training families tells when to stop
 _MADE_BY = (
     "contraction cost_rows gnn gnn_graphs gnn_network gnn_study layout_edges layout_rows "
-    "message_passing metrics node_costs opcode_groups ranking roles structure tensors tile_features"
+    "layout_tables message_passing metrics node_costs opcode_groups ranking recompute roles "
+    "structure tensors tile_features"
 )
 
 
