@@ -123,7 +123,7 @@ def compare(path: Path, repeats: int) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], prog="benchmark_read")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], prog="python -m utils.benchmark_read")
     add = parser.add_argument
     add("--configs", type=int, default=100_040)
     add("--nodes", type=int, default=300, help="configurable nodes (default 300)")

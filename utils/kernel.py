@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -138,12 +139,17 @@ def _as_notebook(cells: list[tuple[str, str]]) -> str:
 
 def main(argv: list[str]) -> int:
     """Command line; 1 when the notebook can't be made or is stale."""
+    parser = argparse.ArgumentParser(
+        "python -m utils.kernel", description="Write notebooks/kaggle_kernel.ipynb from utils."
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if it is stale")
+    options = parser.parse_args(argv)
     try:
         text = build()
     except FlattenError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    if argv == ["--check"]:
+    if options.check:
         fresh = TARGET.exists() and TARGET.read_text(encoding="utf-8") == text
         if not fresh:
             print(f"{TARGET} is stale: run python -m utils.kernel", file=sys.stderr)

@@ -35,7 +35,8 @@ def load_trees(stem: Path | str, version: int) -> tuple[xgboost.Booster, dict]:
     if about.get(VERSION) != version:
         found = about.get(VERSION)
         raise DataError(
-            f"{path}: made for feature version {found}, this is version {version}: train again"
+            f"{path}: made for feature version {found}, this is version {version}: "
+            "train again (./run_all.sh), or name another model"
         )
     return xgboost.Booster(model_file=f"{stem}.ubj"), about
 

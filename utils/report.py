@@ -24,10 +24,10 @@ START, END = "<!-- results -->", "<!-- /results -->"
 
 
 LEGEND = (
-    "Layout: Kendall's tau. Tile: 1 - slowdown of the best of five. Mean over graphs, then over "
-    "seeds and fold assignments (± their standard deviation). The noise ceiling is what a "
-    "noise-free oracle would score against the measured runtimes. Bold: the best."
+    "Layout: Kendall's tau. Tile: 1 - slowdown of the best of five. Mean over graphs{}. The noise "
+    "ceiling is what a noise-free oracle would score against the measured runtimes. Bold: the best."
 )
+DRAWS = ", then over seeds and fold assignments (± their standard deviation)"
 
 
 def results_table(metrics: list[dict], protocols: tuple[str, ...] = ("valid", "family_cv")) -> str:
@@ -41,7 +41,8 @@ def results_table(metrics: list[dict], protocols: tuple[str, ...] = ("valid", "f
     parts = [_protocol_table(metrics, p) for p in protocols if _models(metrics, p)]
     if not parts:
         return "Nothing was scored."
-    return "\n\n".join(parts if protocols == ("test",) else [*parts, LEGEND])
+    legend = LEGEND.format(DRAWS if any("±" in part for part in parts) else "")
+    return "\n\n".join(parts if protocols == ("test",) else [*parts, legend])
 
 
 def _protocol_table(metrics: list[dict], protocol: str) -> str:

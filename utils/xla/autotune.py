@@ -241,7 +241,7 @@ def main(argv: list[str] | None = None) -> int:
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """The options; see --help."""
     parser = argparse.ArgumentParser(
-        prog="utils.xla.autotune", description=__doc__,
+        prog="python -m utils.xla.autotune", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     add = parser.add_argument

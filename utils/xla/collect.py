@@ -247,7 +247,7 @@ def main(argv: list[str] | None = None) -> int:
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """The options; see --help."""
     doc = __doc__.split("\n\n")
-    parser = argparse.ArgumentParser(prog="utils.xla.collect", description=doc[0])
+    parser = argparse.ArgumentParser(prog="python -m utils.xla.collect", description=doc[0])
     parser.add_argument("programs", type=Path, metavar="PROGRAMS.py", help="defines programs()")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where files go")
     every = ",".join(COLLECTIONS)
