@@ -94,8 +94,9 @@ def test_readme_is_rewritten_between_its_markers(tmp_path):
     readme.write_text(f"# A\n\n{report.START}\nold\n{report.END}\n\nrest\n")
     report.update_readme(readme, METRICS)
     text = readme.read_text()
-    table = report.results_table(METRICS)
+    table = report.readme_table(METRICS)
     assert text == f"# A\n\n{report.START}\n\n{table}\n\n{report.END}\n\nrest\n"
+    assert "`rank_pairwise`" in text and "no_copies" not in text  # ablations are in the report
     report.update_readme(readme, METRICS)
     assert readme.read_text() == text
     readme.write_text("no markers")
@@ -125,4 +126,4 @@ def test_readme_table_is_the_committed_run():
         pytest.skip("no README or no committed run yet")
     text = readme.read_text(encoding="utf-8")
     shown = text.split(report.START)[1].split(report.END)[0].strip()
-    assert shown == report.results_table(json.loads(metrics.read_text(encoding="utf-8")))
+    assert shown == report.readme_table(json.loads(metrics.read_text(encoding="utf-8")))

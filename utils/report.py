@@ -182,6 +182,11 @@ def cost_table(metrics: list[dict], protocol: str = "valid") -> str:
     return "\n".join([head, "|---|---:|---:|---:|", *rows])
 
 
+def readme_table(metrics: list[dict]) -> str:
+    """`results_table` without ablations and combinations: names with a slash."""
+    return results_table([record for record in metrics if "/" not in record["model"]])
+
+
 def update_readme(readme: Path, metrics: list[dict]) -> None:
     """Put the results table between the markers of a Markdown file.
 
@@ -193,7 +198,7 @@ def update_readme(readme: Path, metrics: list[dict]) -> None:
     before, rest = text.split(START)
     after = rest.split(END)[1]
     with atomic_path(readme) as temporary:
-        body = f"{before}{START}\n\n{results_table(metrics)}\n\n{END}{after}"
+        body = f"{before}{START}\n\n{readme_table(metrics)}\n\n{END}{after}"
         temporary.write_text(body, encoding="utf-8")
 
 
