@@ -242,7 +242,8 @@ def parse_sizes(text: str) -> list[tuple[int, int]]:
 
 def main(argv: list[str] | None = None) -> int:
     """The command line; prints the table and the ratios."""
-    parser = argparse.ArgumentParser("python -m utils.benchmark", description=__doc__.splitlines()[0])
+    about = __doc__.splitlines()[0]
+    parser = argparse.ArgumentParser("python -m utils.benchmark", description=about)
     add = parser.add_argument
     add("--out", default="outputs/sample", help="a run with saved models")
     add("--collection", default="layout:nlp:random", help="whose models")

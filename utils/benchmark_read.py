@@ -123,7 +123,8 @@ def compare(path: Path, repeats: int) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], prog="python -m utils.benchmark_read")
+    about = __doc__.splitlines()[0]
+    parser = argparse.ArgumentParser("python -m utils.benchmark_read", description=about)
     add = parser.add_argument
     add("--configs", type=int, default=100_040)
     add("--nodes", type=int, default=300, help="configurable nodes (default 300)")

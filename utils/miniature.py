@@ -99,7 +99,8 @@ def finished(out: Path) -> dict[Path, int]:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        "python -m utils.miniature", description="The whole job on a generated release in miniature."
+        "python -m utils.miniature",
+        description="The whole job on a generated release in miniature.",
     )
     parser.add_argument("folder", type=Path, help="where to put data and results, some GB")
     parser.add_argument("--kill-at", type=int, default=20, metavar="N",
