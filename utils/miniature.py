@@ -9,8 +9,6 @@ largest resident memory of all its processes together, and what the second start
 from __future__ import annotations
 
 import argparse
-import os
-import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -22,6 +20,7 @@ from utils import synthetic
 from utils.command import run_command
 from utils.dataset import index
 from utils.options import ROOT
+from utils.run_notebook import kill_tree
 from utils.schema import COLLECTIONS, TILE_COLLECTION
 
 LAYOUTS = tuple(name for name in COLLECTIONS if name != TILE_COLLECTION)
@@ -81,13 +80,10 @@ def run_job(command: list[str], enough: Callable[[], bool] = lambda: False) -> t
         while process.poll() is None:
             peak = max(peak, resident_mb(process.pid))
             if enough():
-                for child in psutil.Process(process.pid).children(recursive=True):
-                    child.kill()
-                process.kill()
+                kill_tree(process)
             time.sleep(PAUSE)
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+        kill_tree(process)
     return process.wait(), peak
 
 

@@ -42,10 +42,7 @@ def repeated_work(graph, nodes: Iterable[int]) -> dict[int, float]:
     total = len(graph.opcode)
     fused, own = _own_work(graph)
     whole = own.sum() or 1.0
-    before: list[list[int]] = [[] for _ in range(total)]
-    for user, maker in operand_edges(graph).tolist():
-        if fused[user] and fused[maker]:
-            before[user].append(maker)
+    before = _fused_links(graph, fused)
     users = np.bincount([v for makers in before for v in makers], minlength=total)
     tree, forked = np.zeros(total), users > 1
     for node in range(total):  # topological order: operands come first
@@ -64,16 +61,22 @@ def fused_work(graph, nodes: Iterable[int], after: bool = False) -> dict[int, fl
     it. Stored tensors (dots, parameters, reductions, ...) end a fusion; at most CLOSE nodes count.
     """
     fused, own = _own_work(graph)
+    links = _fused_links(graph, fused, after)
+    return {
+        node: _once(links[node] if after else [node] * int(fused[node]), links, own, CLOSE)
+        for node in map(int, set(nodes))
+    }
+
+
+def _fused_links(graph, fused: np.ndarray, after: bool = False) -> list[list[int]]:
+    """Of every node what is fused with it: its makers, or (of a stored node too) its users."""
     links: list[list[int]] = [[] for _ in range(len(fused))]
     for user, maker in operand_edges(graph).tolist():
         if after and fused[user]:
             links[maker].append(user)
         elif not after and fused[user] and fused[maker]:
             links[user].append(maker)
-    return {
-        node: _once(links[node] if after else [node] * int(fused[node]), links, own, CLOSE)
-        for node in map(int, set(nodes))
-    }
+    return links
 
 
 def _own_work(graph) -> tuple[np.ndarray, np.ndarray]:

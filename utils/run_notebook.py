@@ -172,10 +172,11 @@ def end_tree(process: subprocess.Popen) -> None:
     except (psutil.Error, subprocess.TimeoutExpired):
         pass  # it is gone, or deaf
     finally:  # also when the user can't wait
-        _kill_tree(process)
+        kill_tree(process)
 
 
-def _kill_tree(process: subprocess.Popen) -> None:
+def kill_tree(process: subprocess.Popen) -> None:
+    """Kill a process and all below it, unless it has ended."""
     if process.poll() is not None:
         return
     try:
