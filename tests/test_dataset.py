@@ -116,17 +116,6 @@ def test_more_than_256_rows_of_a_node_need_two_bytes(tmp_path):
     np.testing.assert_array_equal(decode(graph), arrays["node_config_feat"])
 
 
-@pytest.mark.parametrize("value", [-2, 6, 0.5, np.nan, np.inf, 1e9])
-def test_values_out_of_range_are_refused(tmp_path, value):
-    arrays = layout_arrays()
-    arrays["node_config_feat"][33, 2, 9] = value
-    file = write(tmp_path, arrays)
-    with pytest.raises(DataError, match="node_config_feat holds .* from -1 to 5") as error:
-        read_graph(file)
-    assert f"{np.float32(value):g} (configuration 33, configurable node 2, column 9)" in str(error)
-    assert str(file.path) in str(error.value)
-
-
 # --- sums ---
 
 def test_config_sum_is_the_sum_of_looked_up_rows(tmp_path):

@@ -28,8 +28,13 @@ def read_features(run: Run, file: GraphFile) -> pl.DataFrame:
 
 def features_of(table: pl.DataFrame) -> tuple[np.ndarray, tuple[str, ...]]:
     """float32 [rows, columns] and the names of the columns."""
-    names = tuple(name for name in table.columns if name not in NOT_FEATURES)
+    names = feature_names(table.columns)
     return table.select(names).to_numpy().astype(np.float32, copy=False), names
+
+
+def feature_names(columns: Iterable[str]) -> tuple[str, ...]:
+    """Those columns of a feature table that are features."""
+    return tuple(name for name in columns if name not in NOT_FEATURES)
 
 
 def training_rows(
@@ -99,10 +104,10 @@ def fit_ranker(
     tables = [pl.scan_parquet(require(table_path(run, "features", file), "04")) for file in files]
     lengths = [table.select(pl.len()).collect().item() for table in tables]
     rows = [min(length, max_configs or length) for length in lengths]
-    columns = len(tables[0].collect_schema().names())
+    schema = tables[0].collect_schema().names()
+    columns, names = len(schema), feature_names(schema)
     need = train_stream.memory_mb(sum(rows), columns)
     if fit.model.startswith("rank_pairwise") and (run.dask or need > memory_mb):
-        names = _sampled(run, files[0], 1, 0)[1]
         alone = replace(run, files=[])  # parts may travel
         parts = [partial(_part, alone, file, names, max_configs, fit.seed) for file in files]
         if run.dask:
