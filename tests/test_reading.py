@@ -91,7 +91,9 @@ def test_the_comparison_names_each_way_of_reading(tmp_path):
     lines = benchmark_read.compare(large(tmp_path, 100, 4).path, repeats=1)
     assert lines[0].endswith("MB inflated")
     assert [line.split("  ")[0] for line in lines[1:]] == [
-        "inflating alone (zlib)", "coded graph", "np.load"]
+        "inflating alone (zlib)", "coded graph", "np.load", "statistics (02)",
+        "message passing (03)", "features (04)", "rows of the cost tables",
+        "scores by the cost tables"]
 
 
 def test_peak_memory_is_far_below_the_expanded_array(tmp_path):

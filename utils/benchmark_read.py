@@ -1,7 +1,9 @@
-"""How fast a large layout file is read: ``python -m utils.benchmark_read``.
+"""How fast a large layout file is read, and what follows: ``python -m utils.benchmark_read``.
 
 A file of the release's largest sizes is generated, then its configurations are inflated alone,
 read by ``np.load`` and read as a coded graph, each several times; the best time of each counts.
+Then come, once each, the steps from the coded graph to scores: what the two models need to know of
+it, and the scores of all configurations by the models that `utils.rank` would take.
 """
 
 from __future__ import annotations
@@ -9,7 +11,8 @@ from __future__ import annotations
 import argparse
 import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,10 +24,17 @@ from utils.checks import STREAMED
 from utils.coding import read_graph
 from utils.command import run_command
 from utils.cost import Cost, measured
+from utils.cost_rows import cost_rows
+from utils.cost_tables import predict
 from utils.dataset import GraphFile
+from utils.feature_tables import feature_tables
 from utils.files import atomic_path
+from utils.graph_stats import graph_statistics
+from utils.message_passing import load_reducer, node_vectors
 from utils.npz import PIECE_BYTES, igzip_lib
 from utils.progress import progress
+from utils.saved_models import find_model, load_tables
+from utils.vector_tables import pool
 
 TEMPLATE = 2000  # configurations that are drawn; the rest mixes them node by node
 COLLECTION = "layout:xla:random"
@@ -98,8 +108,8 @@ def best(work: Callable[[], object], repeats: int) -> Cost:
     return Cost(min(cost.seconds for cost in costs), max(peaks, default=None))
 
 
-def compare(path: Path, repeats: int) -> list[str]:
-    """What was measured, as lines of text."""
+def compare(path: Path, repeats: int, models: Path | None = None) -> list[str]:
+    """What was measured, as lines of text. `models`: see `saved_models.find_model`."""
     file = GraphFile(COLLECTION, "train", path.stem, path)
     with zipfile.ZipFile(path) as archive:
         info = archive.getinfo(f"{STREAMED}.npy")
@@ -113,13 +123,34 @@ def compare(path: Path, repeats: int) -> list[str]:
         ways["np.load"] = lambda: load_whole(path)
     costs = {name: best(work, repeats) for name, work in ways.items()}
     alone = costs["inflating alone (zlib)"].seconds
+    costs |= {name: best(work, 1) for name, work in steps(file, models)}
     for name, cost in costs.items():
         memory = ""
         if cost.peak_mb is not None:
             memory = f", {cost.peak_mb - idle.peak_mb:,.0f} MB more than idle"
         ratio = f"{cost.seconds / alone:.2f} x inflating"
-        lines.append(f"{name:<24}{cost.seconds:8.2f} s, {ratio}{memory}")
+        lines.append(f"{name:<32}{cost.seconds:8.2f} s, {ratio}{memory}")
     return lines
+
+
+def steps(file: GraphFile, models: Path | None = None) -> Iterator[tuple[str, Callable]]:
+    """What is done with a graph once it is read, in this order: names and work."""
+    graph, found = read_graph(file), {}
+    reducer = find_model(models, COLLECTION).parent.parent / "message_passing.npz"
+    tables = load_tables(find_model(models, COLLECTION, ["cost_tables"]))
+
+    def keep(name: str, work: Callable) -> Callable:
+        return lambda: found.update({name: work()})
+
+    yield "statistics (02)", keep("statistics", lambda: graph_statistics(graph))
+    if reducer.exists():
+        load = partial(load_reducer, reducer)
+        yield "message passing (03)", keep("vectors", lambda: node_vectors(graph, load()))
+        found["pooled"] = pool(graph, found["vectors"])
+    told = (found["statistics"], found.get("vectors"), found.get("pooled"))
+    yield "features (04)", lambda: feature_tables(graph, *told)
+    yield "rows of the cost tables", keep("rows", lambda: cost_rows(graph))
+    yield "scores by the cost tables", lambda: predict(tables, graph, found["rows"])
 
 
 def main() -> None:

@@ -32,7 +32,7 @@ SHAPE = {
 }
 TILES = {"train": 256, "valid": 32, "test": 32}
 TILE_CONFIGS = 300
-LAYERS = 30
+LAYERS = 100  # 300 to 700 nodes, 100 to 170 of them configurable
 PAUSE = 0.2  # seconds between two looks
 
 
