@@ -136,6 +136,41 @@ def test_the_default_is_named_and_compared_with(world, run, tmp_path):
     assert "the compiler's own choice is not among them" in out
 
 
+def test_why_another_is_behind_the_best_adds_up_to_how_far(world, run, tmp_path):
+    """Of both kinds of model: in json every term, in a table the first ones and the rest."""
+    arrays, _ = synthetic.layout_graph(3, "xla", "random", 2, 20)
+    arrays["node_config_feat"][:, 0, 0] = 0
+    save_npz(tmp_path / "layout" / "xla" / "random" / "none.npz", **arrays)
+    arrays["node_config_feat"][13] = -1
+    save_npz(tmp_path / "layout" / "xla" / "random" / "own.npz", **arrays)
+    arrays, _ = synthetic.tile_graph(3, configs=20)
+    save_npz(tmp_path / "tile" / "xla" / "none.npz", **arrays)
+    slow = arrays["config_runtime"].argmax()
+    arrays["config_runtime_normalizers"][:] = arrays["config_runtime"][slow]
+    save_npz(tmp_path / "tile" / "xla" / "own.npz", **arrays)
+    seen = []
+    for file in sorted(tmp_path.rglob("*.npz")):
+        (found,) = json.loads(run(file, "--explain", "--format", "json")[1])
+        score = {row["config"]: row["score"] for row in found["ranking"]}
+        order, default, said = list(score), found["default_config"], found["explanation"]
+        own = default not in (None, order[0])
+        seen.append(own)
+        assert (default is None) == (file.stem == "none")
+        assert (said["slower"], said["faster"]) == (default if own else order[-1], order[0])
+        gap, adds = score[said["slower"]] - score[order[0]], [t["adds"] for t in said["terms"]]
+        assert gap > 0 and sum(adds) == pytest.approx(gap, abs=1e-6)
+        lines = run(file, "--explain", "--top", 1)[1].rstrip().splitlines()
+        name = "the compiler's own choice" if own else "the slowest"
+        start = f"{name} ({said['slower']}) is slower than the best ({order[0]}) by {gap:.3f}; the "
+        (told,) = [i for i, line in enumerate(lines) if line.startswith(start)]
+        shown = [float(line.split()[0]) for line in lines[told + 1 :]]
+        assert shown[:5] == pytest.approx(adds[:5], abs=1e-4)
+        assert sum(shown) == pytest.approx(gap, abs=1e-3)
+        assert lines[-1].endswith(f"the other {len(adds) - 5} together") or len(adds) <= 5
+        assert "explanation" not in json.loads(run(file, "--format", "json")[1])[0]
+    assert set(seen) == {True, False}
+
+
 def test_the_default_of_a_tile_kernel_takes_as_long_as_its_normalizer(world):
     graph = read_graph(world[1]["tile:xla"][0])
     assert rank.default_config(graph) is None

@@ -3,6 +3,7 @@
 A score is a sum of rows that are looked up one by one (`utils.cost_rows`): a layout of one slot,
 two facing layouts, a layout and who reads it. So the difference of two scores is, exactly, the sum
 over the rows in which the two configurations differ, and each of them has a node and a layout.
+Tiles are ranked by other trees: `utils.explain_trees` explains those.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from utils.cost_rows import KINDS, OUT, SLOT, CostRows, cost_rows, terms
 from utils.cost_report import saved_models
 from utils.cost_tables import CostTables, row_values
 from utils.dataset import DataError, GraphFile
+from utils.explain_trees import value_words
 from utils.layout_edges import READERS, edge_rows, trace_edges
 from utils.layout_rows import describe_slots
 from utils.notebook import Run
@@ -43,9 +45,13 @@ def explain(
     - in_b, in_a: the layout that either configuration chooses, minor-most dimension first; of a
       pair "maker's > own".
 
-    `rows`: from `cost_rows(graph)` if they are there already. Raises DataError for a model with
-    other features, and IndexError for a configuration that is not there.
+    `rows`: from `cost_rows(graph)` if they are there already. Raises DataError for a tile graph
+    and for a model with other features, IndexError for a configuration that is not there.
     """
+    if graph.codes is None:
+        name = "this" if graph.file is None else graph.file.path
+        raise DataError(f"{name}: a tile graph has no layouts that cost tables could explain: call "
+                        "explain_trees.explain_trees with a rank_pairwise model")
     if not (0 <= a < graph.configs and 0 <= b < graph.configs):
         raise IndexError(f"configurations {a} and {b}: there are {graph.configs}")
     rows = cost_rows(graph) if rows is None else rows
@@ -131,17 +137,34 @@ def by_node(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def sentence(table: pl.DataFrame, a: str = "a", b: str = "b") -> str:
-    """The first thing to say about an explanation."""
+    """The first thing to say about an explanation, of cost tables or of trees."""
     total = float(table["adds"].sum())
-    if not len(table):
+    by_column = "column" in table.columns
+    told = table.filter(pl.col("column").is_not_null()) if by_column else table
+    if not len(told):
         return f"the model sees no difference between {a} and {b}"
-    first = table.row(0, named=True) if total >= 0 else table.row(len(table) - 1, named=True)
-    where = f"{first['slot']} of {first['operation']} {first['node']}"
-    if first["faces"]:
-        where += f" facing {first['faces']}"
+    first = told.row(0 if total >= 0 else len(told) - 1, named=True)
+    if by_column:
+        values = [value_words(first[key]) for key in ("in_a", "in_b")]
+        where = f"{first['means']}, {values[0]} instead of {values[1]}"
+    else:
+        where = f"{first['slot']} of {first['operation']} {first['node']}"
+        where += f" facing {first['faces']}" if first["faces"] else ""
     share = f"{first['adds'] / total:.0%} of the difference" if total else "no difference in all"
     word = "slower" if total >= 0 else "faster"
     return f"{a} is {word} than {b} by {abs(total):.3f}; the largest part is the {where} ({share})"
+
+
+def label(line: dict) -> str:
+    """One line of an explanation, of cost tables or of trees, in words."""
+    if "column" in line:
+        values = f": {value_words(line['in_b'])}  to  {value_words(line['in_a'])}"
+        return line["means"] + (values if line["column"] else "")
+    place = f"{line['operation']} {line['node']}, {line['slot']}"
+    if line["faces"]:
+        other = "" if line["other"] is None else f" {line['other']}"
+        place += f" | {line['faces']}{other}"
+    return f"{place}: {line['in_b']}  to  {line['in_a']}"
 
 
 def choose_file(run: Run, name: str = "") -> GraphFile | None:

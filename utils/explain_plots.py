@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 from matplotlib.colors import TwoSlopeNorm
 
-from utils.explain import by_node
+from utils.explain import by_node, label
 from utils.plots import PALETTE
 from utils.schema import OPCODES
 from utils.tensors import node_dimensions, node_rank
@@ -19,17 +19,11 @@ FAINT = 0.03  # of the largest: weaker edges are drawn grey
 DARK = 0.6  # of the largest: so dark a node needs white letters
 
 
-def label(line: dict) -> str:
-    """One term of an explanation in a line."""
-    place = f"{line['operation']} {line['node']}, {line['slot']}"
-    if line["faces"]:
-        other = "" if line["other"] is None else f" {line['other']}"
-        place += f" | {line['faces']}{other}"
-    return f"{place}: {line['in_b']}  to  {line['in_a']}"
-
-
 def plot_terms(table: pl.DataFrame, a: str = "a", b: str = "b", top: int = 12) -> plt.Figure:
-    """Bars of the largest terms, the rest as one bar. `a`, `b`: names of the configurations."""
+    """Bars of the largest terms of an explanation, of cost tables or of trees, the rest as one bar.
+
+    `a`, `b`: names of the configurations.
+    """
     ordered = table.sort(pl.col("adds").abs(), descending=True)
     shown = ordered.head(top).sort("adds", descending=True)
     names = [label(line) for line in shown.to_dicts()]
@@ -43,7 +37,7 @@ def plot_terms(table: pl.DataFrame, a: str = "a", b: str = "b", top: int = 12) -
     axes.set_yticks(range(len(names)), names, fontsize=8)
     axes.invert_yaxis()
     axes.axvline(0, color="black", linewidth=0.8)
-    axes.set_xlabel(f"adds to score({a}) - score({b}); larger = slower")
+    axes.set_xlabel(f"adds to score({a}) - score({b}); larger = slower", loc="right")
     total = float(table["adds"].sum())
     word = "slower" if total >= 0 else "faster"
     figure.suptitle(

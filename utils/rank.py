@@ -11,20 +11,23 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 
 from utils import layout_rows
 from utils.coding import Graph, read_graph
 from utils.dataset import DataError, GraphFile
+from utils.explain import label, sentence
 from utils.npz import open_npz
 from utils.saved_models import RUNS, about, find_model, load_model, stem_of
 from utils.schema import COLLECTIONS, OPCODE_ID, SPLITS, TILE_COLLECTION
 from utils.sources import RAW, raw_kernels
 
 SHOWN = 10  # rows of a table unless --top says otherwise
+TERMS = 5  # of an explanation in a table
 COLUMNS = ("file", "collection", "rank", "config", "score", "above_best", "above_default")
 
 
@@ -38,11 +41,18 @@ class Ranked:
     model: Path
     score: np.ndarray  # float64 [c], larger = slower; only differences mean anything
     default: int | None
+    behind: pl.DataFrame | None = None  # why `other` is slower than the best, if asked
 
     @property
     def order(self) -> np.ndarray:
         """Numbers of the configurations, the fastest first."""
         return np.argsort(self.score, kind="stable")
+
+    @property
+    def other(self) -> int:
+        """What the best is explained against: a default behind it, else the slowest."""
+        best, slowest = self.order[[0, -1]].tolist()
+        return slowest if self.default in (None, best) else self.default
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     found, status = [], 0
     for text in file_names(chosen.files):
         try:
-            for ranked in rank(Path(text), chosen.model, chosen.collection):
+            for ranked in rank(Path(text), chosen.model, chosen.collection, chosen.explain):
                 found.append(ranked)
                 if chosen.format == "table":
                     print(table(ranked, SHOWN if chosen.top is None else chosen.top), flush=True)
@@ -76,6 +86,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "standard input, one a line")
     add("--model", type=Path, help="a model's .ubj or .json file, or the folder of a run "
         f"(default: {', else '.join(RUNS)})")
+    add("--explain", action="store_true", help="also say what makes the compiler's own choice "
+        "(if it is not there, the slowest) slower than the best; in tables and json")
     add("--collection", metavar="C", choices=COLLECTIONS, help="such as layout:xla:random "
         "(default: by the path of the file, else by what it holds)")
     add("--top", type=int, metavar="K", help=f"only the K fastest (default: {SHOWN} in a table, "
@@ -93,7 +105,9 @@ def file_names(given: Iterable[str]) -> Iterable[str]:
         yield from (filter(None, map(str.strip, sys.stdin)) if name == "-" else (name,))
 
 
-def rank(path: Path, model: Path | None = None, collection: str | None = None) -> list[Ranked]:
+def rank(
+    path: Path, model: Path | None = None, collection: str | None = None, explain: bool = False
+) -> list[Ranked]:
     """The ranked graphs of a file: one, but a raw tile file holds several.
 
     Raises DataError, one line, if the file or the model is not what it should be.
@@ -111,7 +125,11 @@ def rank(path: Path, model: Path | None = None, collection: str | None = None) -
         graph = read_graph(file)
         name = f"{path}#{kernel}" if kernels > 1 else str(path)
         default = default_config(graph)
-        result.append(Ranked(name, collection, why, fitted.stem, fitted.score(graph), default))
+        found = Ranked(name, collection, why, fitted.stem, fitted.score(graph), default)
+        if explain:
+            behind = fitted.explain(graph, found.other, int(found.order[0]))
+            found = replace(found, behind=behind)
+        result.append(found)
     return result
 
 
@@ -181,6 +199,9 @@ def as_json(ranked: Ranked, top: int | None = None) -> dict:
     """One graph as plain data."""
     facts = {"file": ranked.name, "collection": ranked.collection, "collection_found": ranked.why}
     facts |= {"model": _shown(ranked.model), "default_config": ranked.default}
+    if ranked.behind is not None:
+        about = {"slower": ranked.other, "faster": int(ranked.order[0])}
+        facts["explanation"] = about | {"terms": ranked.behind.to_dicts()}
     return facts | {"ranking": [dict(zip(COLUMNS[2:], row[2:])) for row in rows(ranked, top)]}
 
 
@@ -200,7 +221,21 @@ def table(ranked: Ranked, top: int) -> str:
     for _, _, place, config, score, best, default in rows(ranked, top):
         last = f"{default:>15.4f}" if default is not None else f"{'':>15}"
         lines.append(f"{place:>7}{config:>9}{score:>12.4f}{best:>12.4f}{last}".rstrip())
+    lines += explanation(ranked)
     return "\n".join(lines) + "\n"
+
+
+def explanation(ranked: Ranked) -> list[str]:
+    """Lines that say why the compiler's own choice or the slowest is behind the best, if asked."""
+    if ranked.behind is None:
+        return []
+    name = "the compiler's own choice" if ranked.other == ranked.default else "the slowest"
+    names = f"{name} ({ranked.other})", f"the best ({ranked.order[0]})"
+    lines = [sentence(ranked.behind, *names)]
+    lines += [f"{line['adds']:>+12.4f}  {label(line)}" for line in ranked.behind[:TERMS].to_dicts()]
+    if (left := len(ranked.behind) - TERMS) > 0:
+        lines.append(f"{ranked.behind['adds'][TERMS:].sum():>+12.4f}  the other {left} together")
+    return lines
 
 
 def _shown(path: Path) -> str:

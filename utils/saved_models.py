@@ -1,4 +1,4 @@
-"""Models that a run saved: finding one for a collection, and scoring any graph with it."""
+"""Models that a run saved: finding one for a collection, scoring any graph, saying why."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import xgboost
 
 from utils import cost_tables, ranking
 from utils.coding import Graph
 from utils.cost_rows import cost_rows
 from utils.dataset import DataError
+from utils.explain import explain
+from utils.explain_trees import explain_trees
 from utils.feature_tables import feature_tables
 from utils.graph_stats import graph_statistics
 from utils.message_passing import load_reducer, node_vectors
@@ -30,11 +33,12 @@ MODELS = ("cost_tables", "rank_pairwise")  # those that are saved, the preferred
 
 @dataclass(frozen=True)
 class Model:
-    """A saved model and the function of a graph that gives its scores, float64 [c]."""
+    """A saved model, with functions of a graph: its scores, float64 [c], and why two differ."""
 
     stem: Path
     collection: str  # that it was trained on
     score: Callable[[Graph], np.ndarray]
+    explain: Callable[[Graph, int, int], pl.DataFrame]  # why a is slower than b, see utils.explain
 
 
 def find_model(given: Path | None, collection: str, kinds: Sequence[str] = MODELS) -> Path:
@@ -88,9 +92,9 @@ def load_model(stem: Path) -> Model:
     if collection not in COLLECTIONS:
         raise DataError(f"{stem}.json: does not say of which collection the model is")
     if kind == "cost_tables":
-        return Model(stem, collection, _table_score(load_tables(stem)))
+        return Model(stem, collection, *_of_tables(load_tables(stem)))
     if kind.startswith("rank_pairwise"):
-        return Model(stem, collection, _ranker_score(stem, _loaded(stem, ranking.load_model)))
+        return Model(stem, collection, *_of_ranker(stem, _loaded(stem, ranking.load_model)))
     raise DataError(f"{stem}.json: no model that can rank files (it says {kind})")
 
 
@@ -113,11 +117,19 @@ def _loaded(stem: Path, load: Callable):
         raise DataError(f"{stem}: damaged model ({what})") from None
 
 
-def _table_score(tables: cost_tables.CostTables) -> Callable[[Graph], np.ndarray]:
-    return lambda graph: cost_tables.predict(tables, graph, cost_rows(graph))
+def _of_tables(tables: cost_tables.CostTables) -> tuple[Callable, Callable]:
+    """(score, explain) of `Model`."""
+    def score(graph: Graph) -> np.ndarray:
+        return cost_tables.predict(tables, graph, cost_rows(graph))
+
+    def explained(graph: Graph, a: int, b: int) -> pl.DataFrame:
+        return explain(graph, tables, a, b)
+
+    return score, explained
 
 
-def _ranker_score(stem: Path, ranker: ranking.Ranker) -> Callable[[Graph], np.ndarray]:
+def _of_ranker(stem: Path, ranker: ranking.Ranker) -> tuple[Callable, Callable]:
+    """(score, explain) of `Model`."""
     reducer = None
     if any(name.startswith("mp_") for name in ranker.columns):
         path = stem.parent.parent / "message_passing.npz"
@@ -125,11 +137,20 @@ def _ranker_score(stem: Path, ranker: ranking.Ranker) -> Callable[[Graph], np.nd
             raise DataError(f"{path}: missing, the model {stem.name} needs its node vectors")
         reducer = load_reducer(path)
 
-    def score(graph: Graph) -> np.ndarray:
+    def features(graph: Graph) -> tuple[np.ndarray, tuple[str, ...], np.ndarray]:
+        """Rows of distinct configurations, names of their columns, the row of each one."""
         vectors = None if reducer is None else node_vectors(graph, reducer)
         pooled = None if vectors is None else pool(graph, vectors)
         own = None if graph.codes is None else vectors
         table, index = feature_tables(graph, graph_statistics(graph), own, pooled)
-        return ranking.predict(ranker, *features_of(table))[index["distinct"].to_numpy()]
+        return *features_of(table), index["distinct"].to_numpy()
 
-    return score
+    def score(graph: Graph) -> np.ndarray:
+        values, names, row = features(graph)
+        return ranking.predict(ranker, values, names)[row]
+
+    def explained(graph: Graph, a: int, b: int) -> pl.DataFrame:
+        values, names, row = features(graph)
+        return explain_trees(ranker, values, names, row[a], row[b])
+
+    return score, explained
