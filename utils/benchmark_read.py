@@ -19,11 +19,11 @@ from numpy.lib import format as npy
 from utils import synthetic
 from utils.checks import STREAMED
 from utils.coding import read_graph
-from utils.command import run_command
+from utils.command import at_least, fail, run_command
 from utils.cost import Cost, measured
-from utils.dataset import GraphFile
+from utils.dataset import DataError, GraphFile
 from utils.files import atomic_path
-from utils.npz import PIECE_BYTES, igzip_lib
+from utils.npz import PIECE_BYTES, igzip_lib, open_npz
 from utils.progress import progress
 
 TEMPLATE = 2000  # configurations that are drawn; the rest mixes them node by node
@@ -101,7 +101,7 @@ def best(work: Callable[[], object], repeats: int) -> Cost:
 def compare(path: Path, repeats: int) -> list[str]:
     """What was measured, as lines of text."""
     file = GraphFile(COLLECTION, "train", path.stem, path)
-    with zipfile.ZipFile(path) as archive:
+    with open_npz(path) as archive:
         info = archive.getinfo(f"{STREAMED}.npy")
     sizes = f"{info.compress_size / 1e6:,.0f} MB deflated, {info.file_size / 1e6:,.0f} MB inflated"
     lines = [sizes]
@@ -122,21 +122,26 @@ def compare(path: Path, repeats: int) -> list[str]:
     return lines
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> int:
+    """Command line; prints what was measured."""
     about = __doc__.splitlines()[0]
     parser = argparse.ArgumentParser("python -m utils.benchmark_read", description=about)
     add = parser.add_argument
-    add("--configs", type=int, default=100_040)
-    add("--nodes", type=int, default=300, help="configurable nodes (default 300)")
-    add("--graph-nodes", type=int, default=43_615)
-    add("--repeats", type=int, default=3)
+    add("--configs", type=at_least(2), default=100_040)
+    add("--nodes", type=at_least(1), default=300, help="configurable nodes (default 300)")
+    add("--graph-nodes", type=at_least(0), default=43_615)
+    add("--repeats", type=at_least(1), default=3)
     add("--keep", metavar="FILE", type=Path, help="leave the file here; used again if it is there")
-    chosen = parser.parse_args()
+    chosen = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder:
         path = chosen.keep or Path(folder) / "large.npz"
         if not path.exists():
             write_large(path, chosen.configs, chosen.nodes, chosen.graph_nodes)
-        print(*compare(path, chosen.repeats), sep="\n")
+        try:
+            print(*compare(path, chosen.repeats), sep="\n")
+        except DataError as error:
+            return fail(error)
+    return 0
 
 
 if __name__ == "__main__":
