@@ -220,7 +220,7 @@ def model(tmp_path_factory):
     rows = cost_rows(graph)
     upside_down = graph.target.max() + graph.target.min() - graph.target  # odd layouts are fast
     fitted = cost_tables.fit([rows], [terms(graph, rows)], [upside_down], trees=10, threads=1)
-    cost_tables.save_model(fitted, folder / "cost_tables")
+    cost_tables.save_model(fitted, folder / "cost_tables", collection="layout:xla:random")
     return folder / "cost_tables"
 
 
@@ -229,16 +229,16 @@ def test_a_model_that_cannot_tune_gives_one_line(programs, model, tmp_path, monk
     monkeypatch.setattr(saved_models, "ROOT", tmp_path)  # so that no run is found
 
     def said(*options):
-        assert autotune.main([str(programs), *map(str, options)]) == 2
+        assert autotune.main([str(programs), *map(str, options)]) == 1
         printed = capsys.readouterr()
         assert printed.out == "" and printed.err.count("\n") == 1
         return printed.err
 
     hint = "run ./run_all.sh or name one by --model"
     runs = "outputs/sample or outputs/sample_run"
-    assert said() == f"no cost_tables of layout:xla:random in {runs}: {hint}\n"
+    assert said() == f"error: no cost_tables of layout:xla:random in {runs}: {hint}\n"
     assert said("--model", tmp_path) == (
-        f"no cost_tables of layout:xla:random in {tmp_path}: {hint}\n"
+        f"error: no cost_tables of layout:xla:random in {tmp_path}: {hint}\n"
     )
     assert "nothing: no such model, expected" in said("--model", tmp_path / "nothing")
     bad = tmp_path / "bad.json"
@@ -304,9 +304,10 @@ def test_the_command_measures_and_says_what_it_found(programs, model, tmp_path):
     done = run(programs, "--model", str(model), *options)
     assert done.returncode == 1  # toy.none can't be tuned, the other is
     assert done.stderr.strip() == (
-        "toy.none: nothing to configure (no dot, convolution or reshape)"
+        "error: toy.none: nothing to configure (no dot, convolution or reshape)"
     )
-    lines = done.stdout.strip().splitlines()
+    first, *lines = done.stdout.strip().splitlines()
+    assert first == f"model for layout:xla:random: {model}, trained on layout:xla:random"
     assert lines[0].startswith("toy.mixed: ") and "configurations looked at" in lines[0]
     if len(lines) == 5:
         written = list(tmp_path.glob("*.py"))
@@ -322,8 +323,21 @@ def test_check_measures_a_written_file_again(programs, tmp_path):
     other = source.write_source(tmp_path, "toy.other", LAYOUTS, (1.25, 1.2, 1.3))
     done = run(programs, "--budget", "1", "--check", str(path), str(other))
     assert done.returncode == 1
-    assert done.stderr == f"{other}: its program 'toy.other' is not in the programs file\n"
+    assert done.stderr == f"error: {other}: its program 'toy.other' is not in the programs file\n"
     lines = done.stdout.splitlines()
     assert lines[0] == "toy.mixed: the same values"
     assert "times as fast, 95% interval [" in lines[3]
     assert lines[4] == "  when it was written: 1.250 [1.200, 1.300]"
+
+
+def test_the_programs_may_come_after_the_files_to_check(programs, capsys):
+    for words in (["mine.py", "--check", "a", "b"], ["--check", "a", "b", "mine.py"],
+                  ["--budget", "3", "mine.py", "--check", "a", "b"],
+                  ["--check", "a", "b", "--top", "2", "mine.py"]):  # fmt: skip
+        chosen = autotune.parse(words)
+        assert (chosen.programs, chosen.check) == (Path("mine.py"), [Path("a"), Path("b")])
+    for words in ([], ["--check", "a"], ["mine.py", "other.py"], ["mine.py", "--jobs", "0"],
+                  ["mine.py", "--budget", "nan"], ["mine.py", "--out", str(programs)]):
+        with pytest.raises(SystemExit, match="2"):
+            autotune.parse(words)
+    assert f"--out: {programs} is a file, not a folder" in capsys.readouterr().err

@@ -321,6 +321,6 @@ def test_a_disk_that_fills_up_during_a_run_is_one_line(monkeypatch, capsys):
         raise OSError(28, "cannot be written (No space left on device)", "outputs/a.json")
 
     monkeypatch.setattr(runner, "make_plan", fail)
-    assert runner.main([]) == 2
+    assert runner.main([]) == 1
     error = capsys.readouterr().err
     assert error == "error: outputs/a.json: cannot be written (No space left on device)\n"

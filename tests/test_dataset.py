@@ -2,6 +2,7 @@
 
 import io
 import os
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -362,8 +363,12 @@ def test_without_a_folder_the_sample_is_taken(tmp_path):
 
 def test_folders_that_are_none(tmp_path):
     (tmp_path / "empty").mkdir()
+    (tmp_path / "one.npz").write_bytes(b"")
+    tarfile.open(tmp_path / "none.tar", "w").close()
     write(tmp_path / "other" / "x", layout_arrays(), "nlp:default")
     for name, message in [("absent", "absent: no such folder"), ("empty", "no .npz file in"),
+                          ("one.npz", "one.npz: a file, not a folder, expected a folder or tar"),
+                          ("none.tar", "none.tar: no graph in this tar"),
                           ("other", "not a TpuGraphs folder, expected layout/")]:
         with pytest.raises(DataError, match=message):
             find_data(str(tmp_path / name), ROOT)
@@ -381,7 +386,7 @@ def test_index_is_in_the_order_of_the_competition(tmp_path):
         "layout:xla:random:a", "layout:nlp:default:k.v", "layout:nlp:default:z",
         "layout:nlp:default:a", "tile:xla:b"]
     assert [f.id for f in index(tmp_path, ["tile:xla"])] == ["tile:xla:b"]
-    with pytest.raises(DataError, match="did you mean layout:nlp:random"):
+    with pytest.raises(DataError, match="did you mean layout:nlp:random.*There are .*tile:xla"):
         index(tmp_path, ["layout:nlp:randm"])
     with pytest.raises(DataError, match="no graph of layout:nlp:random"):
         index(tmp_path, ["layout:nlp:random"])

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import shutil
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -81,8 +82,8 @@ def test_cost_tables_rank_every_row_of_a_file(world, run):
     score = cost_tables.predict(model, graph, cost_rows(graph))
     assert (status, errors) == (0, [])
     assert [int(row["config"]) for row in found] == np.argsort(score, kind="stable").tolist()
-    assert [int(row["rank"]) for row in found] == list(range(1, 31))
     in_order = np.sort(score, kind="stable")
+    assert [int(row["rank"]) for row in found] == [1 + sum(in_order < s) for s in in_order]
     np.testing.assert_allclose([float(row["score"]) for row in found], in_order)
     np.testing.assert_allclose([float(row["above_best"]) for row in found], in_order - in_order[0])
     assert {row["collection"] for row in found} == {"layout:xla:random"}
@@ -110,8 +111,25 @@ def test_top_and_the_table_and_a_list_on_standard_input(world, run, monkeypatch)
     first, second = out.strip().split("\n\n")
     assert first.startswith(f"{paths[0]}: layout:xla:random (by its path), 30 configurations\n")
     assert second.startswith(f"{paths[1]}: tile:xla (by its path), 30 configurations\n")
-    assert status == 0 and len(first.splitlines()) == 6
-    assert first.splitlines()[-2].split()[0] == "1" and first.splitlines()[-1].split()[0] == "2"
+    assert status == 0 and first.splitlines()[3].split()[:2] == ["rank", "config"]
+    assert first.splitlines()[4].split()[0] == "1"
+    with_options_between = run(paths[0], "--top", 2, paths[1])
+    assert with_options_between == (0, out, [])
+
+
+def test_configurations_of_equal_score_share_a_rank():
+    score = np.array([3.0, 1.0, 2.0, 1.0, 2.0, 2.0])
+    ranked = rank.Ranked("a.npz", "tile:xla", "as given", Path("m"), score, default=4)
+    assert [(row[2], row[3]) for row in rank.rows(ranked)] == [
+        (1, 1), (1, 3), (3, 2), (3, 4), (3, 5), (6, 0),
+    ]  # fmt: skip
+    found = rank.as_json(ranked, 3)["ranking"]
+    assert [(row["rank"], row["config"]) for row in found] == [(1, 1), (1, 3), (3, 2)]
+    lines = rank.table(ranked, 3).splitlines()
+    assert lines[2] == "the compiler's own choice, 4, is ranked 3, tied with 2 more"
+    assert [line.split()[:2] for line in lines[4:7]] == [["1", "1"], ["1", "3"], ["3", "2"]]
+    assert lines[7:] == ["and 2 more of rank 3"]
+    assert "more of rank" not in rank.table(ranked, 5).splitlines()[-1]
 
 
 def test_the_default_is_named_and_compared_with(world, run, tmp_path):
@@ -205,7 +223,7 @@ def test_files_that_are_bad_do_not_stop_the_others(world, run, tmp_path):
     names = [tmp_path / name for name in ("absent.npz", "absent.pb", "bad.npz", "bad.pb",
                                           "other.npz")]
     status, out, errors = run(*names[:3], good, *names[3:], "--format", "json")
-    assert status == 2 and [found["file"] for found in json.loads(out)] == [str(good)]
+    assert status == 1 and [found["file"] for found in json.loads(out)] == [str(good)]
     assert [str(name) in line for name, line in zip(names, errors, strict=True)] == [True] * 5
     for line, what in zip(errors, ["no such file", "o such file", "damaged or not an npz file",
                                    "not a serialized", "neither a layout nor a tile file"]):
@@ -243,7 +261,7 @@ def test_a_model_that_is_not_what_it_should_be_gives_one_line(world, run, tmp_pa
     spoil(place)
     file = world[1]["layout:xla:random"][0].path
     status, out, errors = run(file, model=place / "cost_tables")
-    assert status == 2 and out == "" and len(errors) == 1
+    assert status == 1 and out == "" and len(errors) == 1
     assert errors[0].startswith("error: ") and what in errors[0]
 
 
@@ -251,15 +269,46 @@ def test_models_that_are_missing_or_of_the_wrong_kind(world, run, tmp_path, monk
     folder, files = world
     tile, layout = (files[c][0].path for c in ("tile:xla", "layout:xla:random"))
     stem = folder / "models" / "tile_xla" / "rank_pairwise"
-    assert "a model of tile:xla can't rank layout:xla:random" in run(layout, model=stem)[2][0]
+    assert run(layout, model=stem)[2] == [
+        f"error: {layout}: of layout:xla:random (by its path), but the model {stem} is of tile:xla"
+    ]
+    cost = folder / "models" / "layout_xla_random" / "cost_tables"
+    assert run(tile, model=cost)[2][0].endswith(f"the model {cost} is of layout:xla:random")
     assert "no model of tile:xla in" in run(tile, model=tmp_path)[2][0]
     alone = tmp_path / "models" / "tile_xla"
     shutil.copytree(stem.parent, alone)
     assert "message_passing.npz: missing" in run(tile, model=tmp_path)[2][0]
     monkeypatch.setattr(saved_models, "ROOT", tmp_path)
-    assert rank.main([str(tile)]) == 2
+    assert rank.main([str(tile)]) == 1
     error = capsys.readouterr().err
     assert "no model of tile:xla in outputs/sample or outputs/sample_run: run ./run_all" in error
+
+
+def test_files_of_another_kind_folders_and_tars(world, run, tmp_path, monkeypatch):
+    tile, layout = (world[1][c][0].path for c in ("tile:xla", "layout:xla:random"))
+    assert run(layout, "--collection", "tile:xla")[2] == [
+        f"error: {layout}: a layout file, not one of tile:xla (as given)"
+    ]
+    assert run(tile, "--collection", "layout:nlp:default")[2] == [
+        f"error: {tile}: a tile file, not one of layout:nlp:default (as given)"
+    ]
+    folder = layout.parent
+    assert run(folder)[2] == [
+        f"error: {folder}: a folder; name the files in it, such as {folder}/*.npz"
+    ]
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        tar.add(tile, "x/tile.npz")
+    assert "a.tar: a tar; name a file in it" in run(tmp_path / "a.tar")[2][0]
+    assert run(tmp_path / "a.tar/x/tile.npz")[0] == 0
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert run("-")[::2] == (1, ["error: -: no name of a file on standard input"])
+
+
+def test_an_unknown_collection_names_the_others(run, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        run("a.npz", "--collection", "xla")
+    error = capsys.readouterr().err
+    assert "layout:nlp:random" in error and "tile:xla" in error
 
 
 def test_models_are_looked_for_in_the_newest_run_first(world, tmp_path, monkeypatch):

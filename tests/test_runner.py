@@ -187,7 +187,6 @@ def test_a_kernel_that_is_killed_is_reported_as_such(root, capsys, monkeypatch, 
         (["--from", "9"], "there is no notebook 09, only 01, 02"),
         (["--with", "gnn"], "there is no notebook 07 (--with gnn), only 01, 02"),
         (["--collections", "tile:xli"], "did you mean tile:xla?"),
-        (["--data", "nowhere"], "nowhere: no such folder"),
     ],
 )
 def test_wrong_requests_end_before_anything_runs(root, capsys, words, reply):
@@ -198,6 +197,46 @@ def test_wrong_requests_end_before_anything_runs(root, capsys, words, reply):
     said = capsys.readouterr()
     assert reply in said.err and said.err.count("\n") == 1 and said.out == ""
     assert not (root / "outputs").exists()
+
+
+def test_data_that_is_no_folder_is_named_as_such(root, capsys):
+    write_notebook(root / "notebooks/01_eda.ipynb", "1 / 0")
+    Path("a.npz").write_bytes(b"")
+    said = (("nowhere", "nowhere: no such folder"), ("a.npz", "a.npz: a file, not a folder"))
+    for data, reply in said:
+        assert runner.main(["--data", data], root) == 1
+        error = capsys.readouterr().err
+        assert error.startswith("error: ") and reply in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "reply"),
+    [
+        (["--out", "there"], "--out: there is a file, not a folder"),
+        (["--out", "there/x"], "--out: there is a file, not a folder"),
+        (["--out", ""], "--out: it is empty"),
+        (["--jobs", "0"], "--jobs: '0' is not a whole number of at least 1"),
+        (["--jobs", "two"], "--jobs: 'two' is not a whole number of at least 1"),
+    ],
+)
+def test_wrong_words_are_refused_as_argparse_does(root, capsys, words, reply):
+    Path("there").write_text("")
+    with pytest.raises(SystemExit, match="2"):
+        runner.main(words, root)
+    assert reply in capsys.readouterr().err
+
+
+def test_what_killed_runs_left_half_written_is_removed(root, pretend):
+    write_notebook(root / "notebooks/01_eda.ipynb")
+    tables = root / "outputs/sample/tables"
+    tables.mkdir(parents=True)
+    names = (".writing-old.parquet", ".writing-new.parquet", "old.parquet")
+    for name in names:
+        (tables / name).write_text("half")
+        if "old" in name:
+            os.utime(tables / name, (0, 0))
+    assert runner.main([], root) == 0
+    assert sorted(path.name for path in tables.iterdir()) == sorted(names[1:])
 
 
 @pytest.mark.parametrize(
@@ -253,10 +292,10 @@ def damage(folder: Path, how: str) -> None:
 def test_bad_data_gives_one_clear_line_before_any_notebook_starts(root, capsys, how):
     write_notebook(root / "notebooks/01_eda.ipynb", "1 / 0")
     damage(root / "data/sample", how)
-    assert runner.main([], root) == 2
+    assert runner.main([], root) == 1
     lines = capsys.readouterr().err.splitlines()
     names_file = how in ("truncated", "missing key", "NaN")
-    assert len(lines) == 1 + names_file
+    assert len(lines) == 1 + names_file and all(line.startswith("error: ") for line in lines)
     assert ("layout/nlp/random/train" if names_file else "data/sample") in lines[0]
     if names_file:
         assert lines[1] == "error: 1 of 10 data files are bad; nothing was run"
@@ -269,7 +308,7 @@ def test_results_of_other_data_are_not_mixed(root, pretend, capsys):
     synthetic.write_data(
         root / "data/sample", seed=1, graphs={"train": 1, "valid": 1}, collections=("tile:xla",)
     )
-    assert runner.main([], root) == 2
+    assert runner.main([], root) == 1
     assert "outputs/sample holds results of other data in tile:xla" in capsys.readouterr().err
     assert runner.main(["--collections", "layout:nlp:random"], root) == 0
 
@@ -307,7 +346,7 @@ def test_a_dask_scheduler_is_tried_before_anything_runs(root, pretend, monkeypat
         raise cluster.ClusterError(f"{address}: no Dask scheduler answers there")
 
     monkeypatch.setattr(cluster, "open_client", fail)
-    assert runner.main(["--dask", address], root) == 2
+    assert runner.main(["--dask", address], root) == 1
     assert capsys.readouterr().err == f"error: {address}: no Dask scheduler answers there\n"
     assert len(pretend) == 2
     assert runner.main(["-p", "DASK", address], root) == 2

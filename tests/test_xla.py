@@ -229,10 +229,11 @@ def test_bad_programs_are_named_and_the_rest_collected(collected):
     assert done.returncode == 1
     assert done.stdout.startswith("5 graphs of ") and "measurements.json" in done.stdout
     lines = done.stderr.strip().splitlines()
-    assert [line.split(":")[0] for line in lines[:-1]] == [
+    assert [line.split(": ")[:2] for line in lines[:-1]] == [["error", name] for name in (
         "toy.sum", "toy.raises", "toy.nothing", "toy.short", "sum.tiny",
-    ]  # fmt: skip
-    assert lines[-1] == "5 not collected: toy.sum, toy.raises, toy.nothing, toy.short, sum.tiny"
+    )]  # fmt: skip
+    names = "toy.sum, toy.raises, toy.nothing, toy.short, sum.tiny"
+    assert lines[-1] == f"error: 5 not collected: {names}"
     assert set(files(folder)) == {
         ".lock",
         "layout/xla/default/train/toy.dots.npz",
@@ -300,6 +301,21 @@ def test_noisy_graphs_are_booked_not_written(tmp_path):
     assert record.finished(tmp_path, "layout:xla:random", "toy.dots")
 
 
+def test_what_the_command_line_asks_for_in_vain_is_named(tmp_path, capsys):
+    path = tmp_path / "mine.py"
+    command = [str(path), "--out", str(tmp_path), "--collections", ""]
+    assert collect.main(command) == 1
+    assert capsys.readouterr().err == f"error: {path}: no such file\n"
+    path.write_text("def programs():\n    yield 'a.b', abs, (1,)")
+    assert collect.main([*command, "--only", "c.*"]) == 1
+    wanted = ", ".join(collect.COLLECTIONS)
+    said = capsys.readouterr().err
+    assert said == f"error: {path}: nothing named c.* to measure for {wanted}\n"
+    for words in (["--jobs", "0"], ["--seed", "-1"], ["--seconds", "0"], ["--configs", "1"]):
+        with pytest.raises(SystemExit, match="2"):
+            collect.main([*command, *words])
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -315,6 +331,6 @@ def test_noisy_graphs_are_booked_not_written(tmp_path):
 def test_bad_programs_file(tmp_path, capsys, text, reason):
     path = tmp_path / "mine.py"
     path.write_text(text)
-    assert collect.main([str(path), "--out", str(tmp_path / "out")]) == 2
+    assert collect.main([str(path), "--out", str(tmp_path / "out")]) == 1
     message = capsys.readouterr().err.strip()
-    assert message.startswith(str(path)) and reason in message and "\n" not in message
+    assert message.startswith(f"error: {path}") and reason in message and "\n" not in message

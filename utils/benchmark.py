@@ -24,11 +24,12 @@ import numpy as np
 import polars as pl
 
 from utils.benchmark_graphs import write_graph
-from utils.command import run_command
+from utils.command import at_least, fail, run_command
 from utils.dataset import DataError, GraphFile
 from utils.files import write_parquet
 from utils.npz import open_npz, read_headers
 from utils.progress import progress
+from utils.schema import LAYOUT_COLLECTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = ("byte_count", "cost_tables", "rank_pairwise", "gnn", "gnn/extra")
@@ -240,16 +241,25 @@ def parse_sizes(text: str) -> list[tuple[int, int]]:
     return sizes
 
 
+def _sizes(text: str) -> list[tuple[int, int]]:
+    try:
+        return parse_sizes(text)
+    except ValueError:
+        what = "is not NODESxCONFIGURATIONS, separated by commas"
+        raise argparse.ArgumentTypeError(f"{text!r} {what}") from None
+
+
 def main(argv: list[str] | None = None) -> int:
     """The command line; prints the table and the ratios."""
     about = __doc__.splitlines()[0]
     parser = argparse.ArgumentParser("python -m utils.benchmark", description=about)
     add = parser.add_argument
     add("--out", default="outputs/sample", help="a run with saved models")
-    add("--collection", default="layout:nlp:random", help="whose models")
-    add("--sizes", type=parse_sizes, default=SIZES, help="NODESxCONFIGURATIONS, by commas")
-    add("--threads", type=int, default=2)
-    add("--repeats", type=int, default=5, help="rounds; medians are taken")
+    add("--collection", default="layout:nlp:random", choices=LAYOUT_COLLECTIONS,
+        metavar="C", help="whose models")  # fmt: skip
+    add("--sizes", type=_sizes, default=SIZES, help="NODESxCONFIGURATIONS, by commas")
+    add("--threads", type=at_least(1), default=2)
+    add("--repeats", type=at_least(1), default=5, help="rounds; medians are taken")
     add("--seconds", type=float, default=4.0, help="that the network may take for one pass")
     given = parser.parse_args(argv)
     try:
@@ -258,8 +268,7 @@ def main(argv: list[str] | None = None) -> int:
             given.seconds,
         )  # fmt: skip
     except DataError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        return fail(error)
     with pl.Config(tbl_rows=100, tbl_cols=20, tbl_hide_dataframe_shape=True, tbl_width_chars=150):
         print(table.drop("memory_s", "file_s", "read_s"))
     print(*sentences(table), sep="\n")

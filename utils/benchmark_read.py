@@ -22,16 +22,16 @@ from numpy.lib import format as npy
 from utils import synthetic
 from utils.checks import STREAMED
 from utils.coding import read_graph
-from utils.command import run_command
+from utils.command import at_least, fail, run_command
 from utils.cost import Cost, measured
 from utils.cost_rows import cost_rows
 from utils.cost_tables import predict
-from utils.dataset import GraphFile
+from utils.dataset import DataError, GraphFile
 from utils.feature_tables import feature_tables
 from utils.files import atomic_path
 from utils.graph_stats import graph_statistics
 from utils.message_passing import load_reducer, node_vectors
-from utils.npz import PIECE_BYTES, igzip_lib
+from utils.npz import PIECE_BYTES, igzip_lib, open_npz
 from utils.progress import progress
 from utils.saved_models import find_model, load_tables
 from utils.vector_tables import pool
@@ -111,7 +111,7 @@ def best(work: Callable[[], object], repeats: int) -> Cost:
 def compare(path: Path, repeats: int, models: Path | None = None) -> list[str]:
     """What was measured, as lines of text. `models`: see `saved_models.find_model`."""
     file = GraphFile(COLLECTION, "train", path.stem, path)
-    with zipfile.ZipFile(path) as archive:
+    with open_npz(path) as archive:
         info = archive.getinfo(f"{STREAMED}.npy")
     sizes = f"{info.compress_size / 1e6:,.0f} MB deflated, {info.file_size / 1e6:,.0f} MB inflated"
     lines = [sizes]
@@ -153,21 +153,26 @@ def steps(file: GraphFile, models: Path | None = None) -> Iterator[tuple[str, Ca
     yield "scores by the cost tables", lambda: predict(tables, graph, found["rows"])
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> int:
+    """Command line; prints what was measured."""
     about = __doc__.splitlines()[0]
     parser = argparse.ArgumentParser("python -m utils.benchmark_read", description=about)
     add = parser.add_argument
-    add("--configs", type=int, default=100_040)
-    add("--nodes", type=int, default=300, help="configurable nodes (default 300)")
-    add("--graph-nodes", type=int, default=43_615)
-    add("--repeats", type=int, default=3)
+    add("--configs", type=at_least(2), default=100_040)
+    add("--nodes", type=at_least(1), default=300, help="configurable nodes (default 300)")
+    add("--graph-nodes", type=at_least(0), default=43_615)
+    add("--repeats", type=at_least(1), default=3)
     add("--keep", metavar="FILE", type=Path, help="leave the file here; used again if it is there")
-    chosen = parser.parse_args()
+    chosen = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder:
         path = chosen.keep or Path(folder) / "large.npz"
         if not path.exists():
             write_large(path, chosen.configs, chosen.nodes, chosen.graph_nodes)
-        print(*compare(path, chosen.repeats), sep="\n")
+        try:
+            print(*compare(path, chosen.repeats), sep="\n")
+        except DataError as error:
+            return fail(error)
+    return 0
 
 
 if __name__ == "__main__":

@@ -115,6 +115,9 @@ def find_data(data_dir: str | Path | None, root: str | Path) -> Path:
     where = data_dir or ", ".join(map(str, places))
     if not any(place.exists() for place in places):
         raise DataError(f"{where}: no such folder")
+    if any(place.is_file() for place in places):
+        what = "no graph in this tar" if str(where).endswith(SUFFIX) else "a file, not a folder"
+        raise DataError(f"{where}: {what}, expected a folder or tar with {EXPECTED}")
     if not any(next(place.rglob("*.npz"), None) for place in places if place.is_dir()):
         raise DataError(f"{where}: no .npz file in this folder")
     raise DataError(f"{where}: not a TpuGraphs folder, expected {EXPECTED}")
@@ -176,10 +179,7 @@ def index(data_dir: str | Path, collections: Iterable[str] | None = None) -> lis
     """
     data_dir = Path(data_dir)
     wanted = list(collections or COLLECTIONS)
-    for name in wanted:
-        if name not in COLLECTIONS:
-            near = difflib.get_close_matches(name, COLLECTIONS, 1, 0) or COLLECTIONS
-            raise DataError(f"no collection {name!r}: did you mean {near[0]}?")
+    check_names(wanted)
     found: dict[tuple[str, str, str], Path] = {}
     for folder in _folders(data_dir, DEPTH):
         for collection, split, path in _graphs_in(folder):
@@ -196,6 +196,15 @@ def index(data_dir: str | Path, collections: Iterable[str] | None = None) -> lis
     return [
         file for key in order if key[0] in wanted for file in _graph_files(*key, found[key], ours)
     ]
+
+
+def check_names(collections: Iterable[str]) -> None:
+    """Raises DataError for an unknown collection."""
+    for name in collections:
+        if name not in COLLECTIONS:
+            near = difflib.get_close_matches(name, COLLECTIONS, 1, 0) or COLLECTIONS
+            there = ", ".join(COLLECTIONS)
+            raise DataError(f"no collection {name!r}: did you mean {near[0]}? There are {there}")
 
 
 def _form(path: Path) -> tuple[bool, bool]:

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -13,6 +14,10 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+
+
+PREFIX = ".writing-"
+DEAD = 3600  # seconds after its last change that a file counts as left over
 
 
 @contextmanager
@@ -24,7 +29,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=".writing-", suffix=path.suffix, dir=path.parent)
+    handle, name = tempfile.mkstemp(prefix=PREFIX, suffix=path.suffix, dir=path.parent)
     os.close(handle)
     temporary = Path(name)
     try:
@@ -37,6 +42,16 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         raise OSError(number, f"cannot be written ({why})", str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def remove_leftovers(folder: str | Path) -> None:
+    """Remove what processes that were killed (SIGKILL) left half written below a folder."""
+    for path in Path(folder).rglob(f"{PREFIX}*"):
+        try:
+            if path.is_file() and path.stat().st_mtime < time.time() - DEAD:
+                path.unlink()
+        except OSError:  # another run was faster, or it is not ours
+            continue
 
 
 @cache  # it can only be read by setting it, which would disturb other threads

@@ -7,11 +7,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 import nbformat
 
+from utils.command import fail, run_command
 from utils.flatten import Flattener
 from utils.source import FlattenError
 
@@ -137,7 +137,7 @@ def _as_notebook(cells: list[tuple[str, str]]) -> str:
     return nbformat.writes(content, version=4) + "\n"
 
 
-def main(argv: list[str]) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Command line; 1 when the notebook can't be made or is stale."""
     parser = argparse.ArgumentParser(
         "python -m utils.kernel", description="Write notebooks/kaggle_kernel.ipynb from utils."
@@ -147,17 +147,14 @@ def main(argv: list[str]) -> int:
     try:
         text = build()
     except FlattenError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        return fail(error)
     if options.check:
         fresh = TARGET.exists() and TARGET.read_text(encoding="utf-8") == text
-        if not fresh:
-            print(f"{TARGET} is stale: run python -m utils.kernel", file=sys.stderr)
-        return int(not fresh)
+        return 0 if fresh else fail(f"{TARGET}: stale, run python -m utils.kernel")
     TARGET.write_text(text, encoding="utf-8")
     print(f"{TARGET.relative_to(ROOT)}: {len(text) / 1024:.0f} KB")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_command(main)

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 from utils import synthetic
-from utils.command import run_command
+from utils.command import at_least, folder_path, run_command
 from utils.dataset import index
 from utils.options import ROOT
 from utils.run_notebook import kill_tree
@@ -98,8 +98,8 @@ def main(argv: list[str] | None = None) -> int:
         "python -m utils.miniature",
         description="The whole job on a generated release in miniature.",
     )
-    parser.add_argument("folder", type=Path, help="where to put data and results, some GB")
-    parser.add_argument("--kill-at", type=int, default=20, metavar="N",
+    parser.add_argument("folder", type=folder_path, help="where to put data and results, some GB")
+    parser.add_argument("--kill-at", type=at_least(1), default=20, metavar="N",
                         help="kill the first start when N feature tables are there (default 20)")
     options = parser.parse_args(argv)
     folder = options.folder.resolve()
@@ -125,4 +125,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(run_command(main))
+    run_command(main)

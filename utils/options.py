@@ -7,6 +7,8 @@ import shlex
 import sys
 from pathlib import Path
 
+from utils.command import at_least, folder_path
+
 # Notebooks that need more than requirements.txt, and so run only when asked for.
 EXTRAS = {"gnn": ("07",), "xla": ("12",)}
 ROOT = Path(__file__).resolve().parent.parent
@@ -24,14 +26,14 @@ def parse(argv: list[str]) -> argparse.Namespace:
     add("--data", metavar="DIR", help="folder that holds layout/ and/or tile/, or a parent of it "
         "such as Kaggle's npz_all, or the release's .tar files; or one .tar file "
         "(default: a Kaggle mount, else data/sample)")
-    add("--out", metavar="DIR", help="where everything that is made goes "
+    add("--out", metavar="DIR", type=folder_path, help="where everything that is made goes "
         "(default: outputs/sample, or outputs/run when --data is given)")
     add("--collections", metavar="A,B", default="", help="only these, such as "
         "layout:xla:random,tile:xla (default: all that have files)")
     add("--from", dest="first", metavar="NN", type=_number, help="start at this notebook and use "
         "what the ones before it wrote earlier")
     add("--only", metavar="NN", type=_number, help="run just this notebook")
-    add("--jobs", metavar="N", type=_positive,
+    add("--jobs", metavar="N", type=at_least(1),
         help="threads to use (default: all that there are, two for training)")
     add("--with", dest="extras", metavar="X,Y", type=_extras, default=(),
         help=f"also run and install extras: {', '.join(EXTRAS)}")
@@ -53,12 +55,6 @@ def _number(text: str) -> str:
     if not text.isdigit() or len(text) > 2:
         raise argparse.ArgumentTypeError(f"'{text}' is not the number of a notebook, such as 05")
     return text.zfill(2)
-
-
-def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number of threads")
-    return int(text)
 
 
 def _extras(text: str) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from scipy.optimize import nnls
 from utils import cost_graphs, cost_study, eda, feature_tables, ranking, stat_tables, synthetic
 from utils import vector_tables
 from utils.benchmark_read import write_large
-from utils.command import run_command
+from utils.command import at_least, folder_path, run_command
 from utils.cost import measured
 from utils.dataset import GraphFile
 from utils.graph_cache import cached_graph
@@ -219,8 +219,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         "python -m utils.paper_budget", description="What the whole release takes, on paper."
     )
-    parser.add_argument("--threads", type=int, default=2, help="of training (default 2)")
-    parser.add_argument("--keep", metavar="DIR", type=Path,
+    parser.add_argument("--threads", type=at_least(1), default=2, help="of training (default 2)")
+    parser.add_argument("--keep", metavar="DIR", type=folder_path,
                         help="leave files and tables here; files that are there are used again")
     chosen = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as scratch:
@@ -244,4 +244,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(run_command(main))
+    run_command(main)

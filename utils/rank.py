@@ -1,6 +1,8 @@
 """Rank the configurations of graph files with a model of an earlier run:
 
 ``python -m utils.rank FILE... [--model PATH] [--collection C] [--top K] [--format table|csv|json]``
+
+Configurations of equal score share a rank, the lowest, and come in the order of the file.
 """
 
 from __future__ import annotations
@@ -8,7 +10,6 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -19,12 +20,14 @@ import polars as pl
 
 from utils import layout_rows
 from utils.coding import Graph, read_graph
+from utils.command import at_least, fail, run_command, shown
 from utils.dataset import DataError, GraphFile
 from utils.explain import label, sentence
 from utils.npz import open_npz
 from utils.saved_models import RUNS, about, find_model, load_model, stem_of
 from utils.schema import COLLECTIONS, OPCODE_ID, SPLITS, TILE_COLLECTION
 from utils.sources import RAW, raw_kernels
+from utils.tars import SUFFIX
 
 SHOWN = 10  # rows of a table unless --top says otherwise
 TERMS = 5  # of an explanation in a table
@@ -54,9 +57,14 @@ class Ranked:
         best, slowest = self.order[[0, -1]].tolist()
         return slowest if self.default in (None, best) else self.default
 
+    @property
+    def places(self) -> np.ndarray:
+        """int64 [c]: the rank of each configuration, from 1; equal scores share the lowest."""
+        return np.searchsorted(np.sort(self.score), self.score) + 1
+
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status: 0 all ranked, 2 if anything was wrong (one line each on standard error)."""
+    """Exit status: 0 all ranked, 1 if a file could not be (one line each on standard error)."""
     chosen = parse(argv)
     found, status = [], 0
     for text in file_names(chosen.files):
@@ -66,8 +74,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 if chosen.format == "table":
                     print(table(ranked, SHOWN if chosen.top is None else chosen.top), flush=True)
         except DataError as error:
-            print(f"error: {error}", file=sys.stderr)
-            status = 2
+            status = fail(error)
+    if not found and not status:
+        status = fail("-: no name of a file on standard input")
     if chosen.format == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(COLUMNS)
@@ -80,7 +89,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser("python -m utils.rank", description=__doc__.split(":")[0])
+    parser = argparse.ArgumentParser("python -m utils.rank", description=__doc__.split(":")[0],
+        epilog=__doc__.split("\n\n")[-1])
     add = parser.add_argument
     add("files", nargs="+", metavar="FILE", help="an .npz or .pb file; - reads a list of them from "
         "standard input, one a line")
@@ -90,13 +100,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "(if it is not there, the slowest) slower than the best; in tables and json")
     add("--collection", metavar="C", choices=COLLECTIONS, help="such as layout:xla:random "
         "(default: by the path of the file, else by what it holds)")
-    add("--top", type=int, metavar="K", help=f"only the K fastest (default: {SHOWN} in a table, "
-        "else all)")
+    add("--top", type=at_least(1), metavar="K",
+        help=f"only the K fastest (default: {SHOWN} in a table, else all)")
     add("--format", choices=("table", "csv", "json"), default="table")
-    chosen = parser.parse_args(argv)
-    if chosen.top is not None and chosen.top < 1:
-        parser.error("--top must be at least 1")
-    return chosen
+    return parser.parse_intermixed_args(argv)  # options may stand between the files
 
 
 def file_names(given: Iterable[str]) -> Iterable[str]:
@@ -112,12 +119,20 @@ def rank(
 
     Raises DataError, one line, if the file or the model is not what it should be.
     """
+    if path.is_dir():
+        raise DataError(f"{path}: a folder; name the files in it, such as {path}/*.npz")
+    if path.suffix == SUFFIX and path.is_file():
+        raise DataError(f"{path}: a tar; name a file in it, such as {path}/FOLDER/NAME.npz")
     collection, why = collection_of(path, model, collection)
+    tile = collection == TILE_COLLECTION
+    if path.suffix != RAW and _is_tile(path) != tile:
+        kind = "layout" if tile else "tile"
+        raise DataError(f"{path}: a {kind} file, not one of {collection} ({why})")
     fitted = load_model(find_model(model, collection))
-    if (fitted.collection == TILE_COLLECTION) != (collection == TILE_COLLECTION):
-        raise DataError(f"{fitted.stem}: a model of {fitted.collection} can't rank {collection}")
-    raw_tile = path.suffix == RAW and collection == TILE_COLLECTION
-    kernels = len(raw_kernels(path)) if raw_tile else 1
+    if (fitted.collection == TILE_COLLECTION) != tile:
+        what = f"the model {fitted.stem} is of {fitted.collection}"
+        raise DataError(f"{path}: of {collection} ({why}), but {what}")
+    kernels = len(raw_kernels(path)) if path.suffix == RAW and tile else 1
     split = next((part for part in reversed(path.parts) if part in SPLITS), "")
     result = []
     for kernel in range(kernels):
@@ -156,6 +171,15 @@ def collection_of(path: Path, model: Path | None, given: str | None) -> tuple[st
     return f"layout:{source}:random", "a guess by its contents: --collection says otherwise"
 
 
+def _is_tile(path: Path) -> bool:
+    """Is an npz file one of tiles? Raises DataError if it has no configurations at all."""
+    with open_npz(path) as archive:
+        names = set(archive.namelist())
+    if not names & {"config_feat.npy", "node_config_feat.npy"}:
+        raise DataError(f"{path}: neither a layout nor a tile file: no configurations in it")
+    return "config_feat.npy" in names
+
+
 def _contents(path: Path) -> tuple[bool, bool]:
     """(is it a tile file, has it a convolution)."""
     if path.suffix == RAW:
@@ -166,12 +190,8 @@ def _contents(path: Path) -> tuple[bool, bool]:
             raw_kernels(path)
             return True, False
         return False, bool((opcode == OPCODE_ID["convolution"]).any())
-    with open_npz(path) as archive:
-        names = set(archive.namelist())
-    if "config_feat.npy" in names:
+    if _is_tile(path):
         return True, False
-    if "node_config_feat.npy" not in names:
-        raise DataError(f"{path}: neither a layout nor a tile file: no configurations in it")
     opcode = read_graph(GraphFile("layout:xla:random", "", path.stem, path)).opcode
     return False, bool((opcode == OPCODE_ID["convolution"]).any())
 
@@ -187,18 +207,18 @@ def default_config(graph: Graph) -> int | None:
 
 def rows(ranked: Ranked, top: int | None = None) -> Iterable[tuple]:
     """One row a configuration, the fastest first, see COLUMNS; None where there is no default."""
-    order, score = ranked.order[:top], ranked.score
+    order, score, places = ranked.order[:top], ranked.score, ranked.places
     base = None if ranked.default is None else score[ranked.default]
-    for place, config in enumerate(order.tolist()):
+    for config in order.tolist():
         above = None if base is None else float(score[config] - base)
-        yield (ranked.name, ranked.collection, place + 1, config, float(score[config]),
+        yield (ranked.name, ranked.collection, int(places[config]), config, float(score[config]),
                float(score[config] - score[order[0]]), above)  # fmt: skip
 
 
 def as_json(ranked: Ranked, top: int | None = None) -> dict:
     """One graph as plain data."""
     facts = {"file": ranked.name, "collection": ranked.collection, "collection_found": ranked.why}
-    facts |= {"model": _shown(ranked.model), "default_config": ranked.default}
+    facts |= {"model": shown(ranked.model), "default_config": ranked.default}
     if ranked.behind is not None:
         about = {"slower": ranked.other, "faster": int(ranked.order[0])}
         facts["explanation"] = about | {"terms": ranked.behind.to_dicts()}
@@ -207,20 +227,25 @@ def as_json(ranked: Ranked, top: int | None = None) -> dict:
 
 def table(ranked: Ranked, top: int) -> str:
     """One graph as text."""
-    count = len(ranked.score)
+    count, places = len(ranked.score), ranked.places
     lines = [
         f"{ranked.name}: {ranked.collection} ({ranked.why}), {count:,} configurations",
-        f"model {_shown(ranked.model)}; a larger score is slower",
+        f"model {shown(ranked.model)}; a larger score is slower",
     ]
     if ranked.default is None:
         lines.append("the compiler's own choice is not among them, as far as the file says")
     else:
-        place = int(np.flatnonzero(ranked.order == ranked.default)[0]) + 1
-        lines.append(f"the compiler's own choice, {ranked.default}, is ranked {place:,}")
+        place = places[ranked.default]
+        others = np.count_nonzero(places == place) - 1
+        tied = f", tied with {others:,} more" if others else ""
+        lines.append(f"the compiler's own choice, {ranked.default}, is ranked {place:,}{tied}")
     lines.append(f"{'rank':>7}{'config':>9}{'score':>12}{'above best':>12}{'above default':>15}")
     for _, _, place, config, score, best, default in rows(ranked, top):
         last = f"{default:>15.4f}" if default is not None else f"{'':>15}"
         lines.append(f"{place:>7}{config:>9}{score:>12.4f}{best:>12.4f}{last}".rstrip())
+    hidden = np.count_nonzero(places <= place) - min(top, count)
+    if hidden:
+        lines.append(f"and {hidden:,} more of rank {place:,}")
     lines += explanation(ranked)
     return "\n".join(lines) + "\n"
 
@@ -238,13 +263,5 @@ def explanation(ranked: Ranked) -> list[str]:
     return lines
 
 
-def _shown(path: Path) -> str:
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
-
-
 if __name__ == "__main__":
-    try:
-        raise SystemExit(main())
-    except BrokenPipeError:  # the reader, such as head, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    run_command(main)

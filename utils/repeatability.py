@@ -1,6 +1,6 @@
 """Print how well each measured graph repeats: is there something to rank?
 
-    python -m utils.repeatability [DIR]     (default: data/sample)
+    python -m utils.repeatability [DIR]
 
 For every layout graph the Kendall's tau between two halves of its rounds, and how much slower its
 slowest configuration is than its fastest; then medians per collection. Test files are unlabelled,
@@ -9,7 +9,7 @@ so theirs come from DIR/solution.npz.
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,9 @@ import numpy as np
 import polars as pl
 
 from utils.ceiling import repeatability
+from utils.command import fail, run_command
 from utils.dataset import DataError, GraphFile, find_data, index, read_graph
+from utils.options import ROOT
 
 
 def measured(file: GraphFile, solution: Mapping[str, np.ndarray]):
@@ -46,17 +48,23 @@ def table(data: Path) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=names, orient="row")
 
 
-def main(argv: list[str]) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Command line; 1 when the folder can't be read."""
-    if argv and argv[0] in ("-h", "--help"):
-        print(__doc__)
-        return 0
-    root = Path(__file__).resolve().parents[1]
+    parser = argparse.ArgumentParser(
+        "python -m utils.repeatability", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument(
+        "data", nargs="?", default=ROOT / "data/sample", metavar="DIR",
+        help="folder of graph files (default: data/sample)",
+    )  # fmt: skip
+    data = parser.parse_args(argv).data
     try:
-        graphs = table(find_data(argv[0] if argv else str(root / "data/sample"), root))
+        graphs = table(find_data(data, ROOT))
     except DataError as error:
-        print(error, file=sys.stderr)
-        return 1
+        return fail(error)
+    if graphs.is_empty():
+        return fail(f"{data}: no layout graph with runtimes")
     for row in graphs.sort("collection", "split", "tau").iter_rows(named=True):
         print("{collection:22} {split:6} {name:34} {configs:5} configurations  "
               "tau {tau:5.3f}  slowest/fastest {spread:5.2f}".format(**row))
@@ -77,4 +85,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_command(main)

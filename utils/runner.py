@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from utils import cluster, dataset, manifest, options
-from utils.files import write_json
+from utils.command import FAILED, INTERRUPTED, WRONG, fail, run_command, shown
+from utils.files import remove_leftovers, write_json
 from utils.graph_cache import cache_bytes, cache_folder
 from utils.notebook import split_names
 from utils.notebook_files import Notebook, NotebookError, chosen_values, list_notebooks
@@ -41,19 +42,22 @@ class Plan:
     record: dict  # manifest.json without the notebooks
 
 
-def main(argv: list[str], root: Path = options.ROOT) -> int:
-    """Exit status: 0 all ran, 1 a notebook failed, 2 wrong options or data, 130 interrupted."""
+def main(argv: list[str] | None = None, root: Path = options.ROOT) -> int:
+    """Exit status: 0 all ran, 1 bad data or a notebook failed, 2 wrong options, 130 interrupted."""
+    argv = sys.argv[1:] if argv is None else argv
     chosen = options.parse(argv)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # end the kernel with us
     try:
+        dataset.check_names(split_names(chosen.collections))
+    except dataset.DataError as error:
+        return fail(error, WRONG)
+    try:
         plan = make_plan(chosen, root)
         return run_plan(plan, argv)
-    except (NotebookError, dataset.DataError, cluster.ClusterError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:  # such as a full disk
-        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
-        return 2
+    except NotebookError as error:  # mostly an option that the notebooks don't have
+        return fail(error, WRONG)
+    except (dataset.DataError, cluster.ClusterError, OSError) as error:
+        return fail(error)
 
 
 def make_plan(chosen: Namespace, root: Path) -> Plan:
@@ -133,7 +137,8 @@ def check_data(files: list[dataset.GraphFile]) -> None:
     problems = dataset.check_files(files)
     if problems:
         count = len({problem.split(": ")[0] for problem in problems})
-        print(*problems, sep="\n", file=sys.stderr)
+        for problem in problems:
+            fail(problem)
         raise dataset.DataError(f"{count} of {len(files)} data files are bad; nothing was run")
 
 
@@ -143,6 +148,7 @@ def run_plan(plan: Plan, argv: list[str]) -> int:
     entries = {entry["notebook"]: entry for entry in before}
     counts = ", ".join(f"{c} {d['files']}" for c, d in plan.record["data"]["collections"].items())
     print(f"Data files: {counts}")
+    remove_leftovers(plan.out)
     begin = time.monotonic()
     for notebook in plan.notebooks:
         target = plan.out / "notebooks" / notebook.path.name
@@ -154,7 +160,7 @@ def run_plan(plan: Plan, argv: list[str]) -> int:
             )
         except KeyboardInterrupt:
             print(f"\nInterrupted in {notebook.name}. Go on with:\n  {resume}", file=sys.stderr)
-            return 130
+            return INTERRUPTED
         times = f"{outcome.seconds:8.1f} s{outcome.peak_mb:8,.0f} MB"
         print(f"{_start()}{notebook.name:<24}{times}", flush=True)
         entries[notebook.name] = {
@@ -169,18 +175,18 @@ def run_plan(plan: Plan, argv: list[str]) -> int:
         write_json(plan.out / "manifest.json", plan.record | {"notebooks": listed})
         if outcome.status != "done":
             print(f"\n{notebook.name}: {outcome.status}.\n{outcome.message}", file=sys.stderr)
-            print(f"\nExecuted notebook: {_shown(target)}", file=sys.stderr)
+            print(f"\nExecuted notebook: {shown(target)}", file=sys.stderr)
             print(f"Go on with:\n  {resume}", file=sys.stderr)
-            return 1
+            return FAILED
     if size := cache_bytes(plan.out):
-        folder = _shown(cache_folder(plan.out))
+        folder = shown(cache_folder(plan.out))
         print(f"Coded graphs: {size / 2**20:,.1f} MB in {folder}; they can be deleted at any time")
     minutes, seconds = divmod(round(time.monotonic() - begin), 60)
-    print(f"Done in {minutes} min {seconds} s: {_shown(plan.out)}")
+    print(f"Done in {minutes} min {seconds} s: {shown(plan.out)}")
     return 0
 
 
-def _from_here(path: str, root: Path) -> str:
+def _from_here(path: str | Path, root: Path) -> str:
     """A path from the command line as seen from `root`: relative when it was, or lies inside."""
     full = Path(os.path.abspath(Path(path).expanduser()))
     if full.is_relative_to(root) or not Path(path).expanduser().is_absolute():
@@ -199,11 +205,6 @@ def _public(name: str, value):
     return Path(value).name if outside else value
 
 
-def _shown(path: Path) -> str:
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
-
-
 def _start() -> str:
     return "\r" if sys.stdout.isatty() else ""
 
@@ -216,4 +217,4 @@ def _ticker(name: str):
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    run_command(main)

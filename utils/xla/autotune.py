@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -27,12 +26,12 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from utils.command import run_command
+from utils.command import at_least, fail, folder_path, run_command, shown
 from utils.cost_rows import cost_rows, score_rows
 from utils.cost_tables import CostTables, row_values
 from utils.dataset import DataError
 from utils.progress import progress
-from utils.saved_models import RUNS, find_model, load_tables
+from utils.saved_models import RUNS, about, find_model, load_tables
 from utils.xla import jaxprs, search, source, timing
 from utils.xla.collect import load_programs, work
 from utils.xla.compare import Interval, compare, compile_code, differs, timed
@@ -203,24 +202,26 @@ def main(argv: list[str] | None = None) -> int:
         module = load_programs(options.programs)
         todo = list(work(module, options.programs, list(COLLECTIONS), options.only))
         needed = () if options.check else dict.fromkeys(collection for collection, *_ in todo)
-        models = {c: load_tables(find_model(options.model, c, (MODEL,))) for c in needed}
+        stems = {c: find_model(options.model, c, (MODEL,)) for c in needed}
+        models = {c: load_tables(stem) for c, stem in stems.items()}
     except DataError as error:
-        print(error, file=sys.stderr)
-        return 2
+        return fail(error)
     programs = {program[0]: program for *_, program in todo}
     failed = 0
     for path in options.check:
         try:
             print(check(path, programs, np.random.default_rng(options.seed), options.budget))
         except Exception as error:  # the other files go on
-            print(error if isinstance(error, DataError) else f"{path}: {jaxprs.reason(error)}",
-                  file=sys.stderr)
-            failed += 1
+            named = isinstance(error, DataError)
+            failed += fail(error if named else f"{path}: {jaxprs.reason(error)}")
     if options.check:
         return int(failed > 0)
     if not todo:
-        print(f"{options.programs}: no program to tune", file=sys.stderr)
-        return 2
+        named = "" if options.only == "*" else f" named {options.only}"
+        return fail(f"{options.programs}: no program{named} to tune")
+    for collection, stem in stems.items():
+        trained = about(stem).get("collection", "an unknown collection")
+        print(f"model for {collection}: {shown(stem)}, trained on {trained}", flush=True)
     for collection, _, program in progress(todo, unit="program"):
         name, *_ = program
         rng = np.random.default_rng([options.seed, zlib.crc32(name.encode())])
@@ -230,8 +231,7 @@ def main(argv: list[str] | None = None) -> int:
                          options.budget, options.top, options.jobs)  # fmt: skip
         except Exception as error:  # whatever a program of the user's does, the others go on
             named = isinstance(error, (ProgramError, DataError))
-            print(error if named else f"{name}: {jaxprs.reason(error)}", file=sys.stderr)
-            failed += 1
+            failed += fail(error if named else f"{name}: {jaxprs.reason(error)}")
             continue
         print(report(found, keep(found, options.out)), flush=True)
         jax.clear_caches()
@@ -245,22 +245,26 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     add = parser.add_argument
-    add("programs", type=Path, metavar="PROGRAMS.py", help="defines programs()")
+    add("programs", type=Path, nargs="?", metavar="PROGRAMS.py", help="defines programs()")
     add("--only", default="*", help="names to tune, such as 'attention.*'")
     add("--budget", type=float, default=60, metavar="SECONDS",
         help="seconds a program; half of them at most to compile (60)")  # fmt: skip
-    add("--top", type=int, default=16, metavar="K", help="configurations to measure (16)")
+    add("--top", type=at_least(1), default=16, metavar="K", help="configurations to measure (16)")
     add("--model", type=Path, metavar="PATH",
         help=f"cost tables, or the folder of a run (default: {', else '.join(RUNS)})")  # fmt: skip
-    add("--out", type=Path, default=Path("outputs/tuned"), metavar="DIR",
+    add("--out", type=folder_path, default=Path("outputs/tuned"), metavar="DIR",
         help="where sources go (outputs/tuned)")  # fmt: skip
-    add("--seed", type=int, default=0, help="of all random draws (0)")
-    add("--jobs", type=int, default=2, help="threads that compile (2)")
+    add("--seed", type=at_least(0), default=0, help="of all random draws (0)")
+    add("--jobs", type=at_least(1), default=2, help="threads that compile (2)")
     add("--check", type=Path, nargs="+", default=[], metavar="FILE",
         help="measure written sources again instead of tuning")  # fmt: skip
-    options = parser.parse_args(argv)
-    if options.budget <= 0 or options.top < 1 or options.jobs < 1:
-        parser.error("--budget, --top and --jobs must be positive")
+    options = parser.parse_intermixed_args(argv)
+    if options.programs is None and len(options.check) > 1:  # --check FILE PROGRAMS.py
+        options.programs = options.check.pop()
+    if options.programs is None:
+        parser.error("the following arguments are required: PROGRAMS.py")
+    if not options.budget > 0:
+        parser.error("--budget must be positive")
     return options
 
 

@@ -15,7 +15,6 @@ import argparse
 import fnmatch
 import importlib.util
 import re
-import sys
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +23,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from utils.command import run_command
+from utils.command import at_least, fail, folder_path, run_command
 from utils.dataset import DataError
 from utils.hlo import module_graph
 from utils.progress import progress
@@ -39,6 +38,8 @@ NAME = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)+")
 
 def load_programs(path: Path) -> object:
     """Import a programs file; DataError in one line when that fails."""
+    if not path.exists():
+        raise DataError(f"{path}: no such file")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if not path.is_file() or spec is None:
         raise DataError(f"{path}: not a Python file")
@@ -214,12 +215,11 @@ def main(argv: list[str] | None = None) -> int:
         module = load_programs(options.programs)
         todo = list(work(module, options.programs, options.collections, options.only))
     except DataError as error:
-        print(error, file=sys.stderr)
-        return 2
+        return fail(error)
     if not todo:
         wanted = ", ".join(options.collections)
-        print(f"{options.programs}: nothing to measure for {wanted}", file=sys.stderr)
-        return 2
+        named = "" if options.only == "*" else f" named {options.only}"
+        return fail(f"{options.programs}: nothing{named} to measure for {wanted}")
     failed: dict[str, None] = {}
     bar = progress(todo, unit="graph")
     for collection, split, program in bar:
@@ -232,7 +232,7 @@ def main(argv: list[str] | None = None) -> int:
             arrays = collect(collection, program, options)
         except Exception as error:  # whatever a program of the user's does, the others go on
             named = isinstance(error, ProgramError)
-            print(error if named else f"{name}: {jaxprs.reason(error)}", file=sys.stderr)
+            fail(error if named else f"{name}: {jaxprs.reason(error)}")
             failed[name] = None
             continue
         record.write(options.out, collection, split, name, arrays, options)
@@ -240,8 +240,8 @@ def main(argv: list[str] | None = None) -> int:
     left = sum(program[0] not in failed for _, _, program in todo)
     print(f"{left} graphs of {options.programs} are measured; see {options.out}/measurements.json")
     if failed:
-        print(f"{len(failed)} not collected: {', '.join(failed)}", file=sys.stderr)
-    return 1 if failed else 0
+        return fail(f"{len(failed)} not collected: {', '.join(failed)}")
+    return 0
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -249,16 +249,18 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     doc = __doc__.split("\n\n")
     parser = argparse.ArgumentParser(prog="python -m utils.xla.collect", description=doc[0])
     parser.add_argument("programs", type=Path, metavar="PROGRAMS.py", help="defines programs()")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where files go")
+    parser.add_argument(
+        "--out", type=folder_path, required=True, metavar="DIR", help="where files go"
+    )
     every = ",".join(COLLECTIONS)
     parser.add_argument(
         "--collections", default=every, help=f"comma separated (default: {every})"
     )
     parser.add_argument(
-        "--configs", type=int, default=160,
+        "--configs", type=at_least(2), default=160,
         help="distinct configurations a graph (160; tiles 32 at most); a few are measured twice",
     )  # fmt: skip
-    parser.add_argument("--seed", type=int, default=0, help="of all random draws (0)")
+    parser.add_argument("--seed", type=at_least(0), default=0, help="of all random draws (0)")
     parser.add_argument("--resume", action="store_true", help="skip graphs that are finished")
     parser.add_argument("--only", default="*", help="names to measure, such as 'attention.*'")
     parser.add_argument("--seconds", type=float, default=12, help="timing of a graph at most (12)")
@@ -266,7 +268,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         "--enough-tau", type=float, default=timing.REPEATABLE,
         help="stop timing a graph when two halves of its rounds agree this well (0.9)",
     )  # fmt: skip
-    parser.add_argument("--jobs", type=int, default=2, help="threads that compile (2)")
+    parser.add_argument("--jobs", type=at_least(1), default=2, help="threads that compile (2)")
     parser.add_argument(
         "--quick-compile", action="store_true",
         help="compile with XLA's older, faster emitters, which rank layouts differently",
@@ -277,11 +279,12 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     )  # fmt: skip
     options = parser.parse_args(argv)
     options.collections = [c.strip() for c in options.collections.split(",") if c.strip()]
+    options.collections = options.collections or list(COLLECTIONS)
     unknown = [c for c in options.collections if c not in COLLECTIONS]
     if unknown:
         parser.error(f"unknown collection {unknown[0]!r}; there are {', '.join(COLLECTIONS)}")
-    if options.configs < 2:
-        parser.error("--configs needs at least 2: there is nothing to rank in one")
+    if not options.seconds > 0:
+        parser.error("--seconds must be positive")
     return options
 
 
