@@ -5,8 +5,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from utils import regret, study
+from utils import cost_tables, regret, study, synthetic
 from utils.coding import deduplicate, read_graph
+from utils.cost_rows import cost_rows, terms
+from utils.dataset import index
 from utils.files import save_npz
 from utils.notebook import open_run
 from utils.synthetic import layout_graph as generate
@@ -98,3 +100,30 @@ def test_the_picture_has_a_line_a_strategy():
     assert labels == [regret.MODEL, regret.RANDOM]
     assert axes.lines[0].get_ydata() == pytest.approx([21, 6, 3, 1])
     plt.close("all")
+
+
+def test_saved_models_are_replayed_on_families_that_they_have_not_seen(tmp_path, capsys):
+    only = ("layout:nlp:random",)
+    data = synthetic.write_data(tmp_path / "data", 0, {"train": 3, "valid": 1}, 60, 3,
+                                collections=only)
+    seen, *others = [file for file in index(data) if file.split == "train"]
+    graph, _, _ = deduplicate(read_graph(seen))
+    rows = cost_rows(graph)
+    model = cost_tables.fit([rows], [terms(graph, rows)], [graph.target], trees=5)
+    stem = tmp_path / "run/models/layout_nlp_random/cost_tables"
+    cost_tables.save_model(model, stem, collection=only[0], trained_on=[seen.id])
+    fresh = [file for file in index(data) if file.family != seen.family]
+    table = regret.replay(index(data), tmp_path / "run", ks=(1, 5), climbs=2)
+    assert set(table["name"]) == {file.name for file in fresh} and len(fresh) == 3
+    for file in fresh:
+        graph, _, _ = deduplicate(read_graph(file))
+        expected = regret.top_regret(
+            graph.target, cost_tables.predict(model, graph, cost_rows(graph)), (1, 5))
+        own = table.filter((pl.col("name") == file.name) & (pl.col("strategy") == regret.MODEL))
+        assert own.sort("k")["regret"].to_list() == pytest.approx(expected.tolist())
+    assert regret.main([str(data), "--model", str(tmp_path / "run")]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[1].split() == ["k", "byte", "count", "hill", "climbing", "model", "random"]
+    assert out[-1].startswith("3 graphs: the 5 best of the model") or "3 graphs" in "".join(out)
+    assert regret.main([str(data), "--model", str(tmp_path)]) == 1
+    assert capsys.readouterr().err.startswith("error: no cost_tables of layout:nlp:random in ")

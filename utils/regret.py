@@ -4,23 +4,32 @@ Everything is replayed on measured files, so a configuration costs one measureme
 for it. Two rankings, by a model that never saw the program's family and by the untrained byte
 count, against random draws and a hill climb. Regret is the runtime of the fastest one measured so
 far over that of the fastest of the file, minus 1.
+
+``python -m utils.regret DIR`` does so for measured files of your own and the models that were
+saved, where these have not seen the program's family.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import argparse
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
 import polars as pl
 
 from utils import evaluate
-from utils.coding import deduplicate
+from utils.coding import deduplicate, read_graph
+from utils.command import at_least, fail, run_command
+from utils.dataset import DataError, GraphFile, family_of, find_data, index
 from utils.graph_cache import cached_graph
 from utils.layout_rows import byte_count, default_config
 from utils.notebook import Run
+from utils.options import ROOT
 from utils.plots import PALETTE, model_colour
 from utils.progress import progress
+from utils.saved_models import RUNS, about, find_model, load_model
 
 KS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50, 80)
 MODEL, BYTES, RANDOM, CLIMB = "model", "byte count", "random", "hill climbing"
@@ -109,10 +118,44 @@ def curves(
             if not graph.labelled:
                 continue
             score = evaluate.expand(part, np.arange(graph.configs), path)
-            for strategy, regret in _strategies(graph, score, ks, climbs, seed).items():
-                about = (collection, split, name, file.family or name, graph.configs, strategy)
-                lines += [(*about, k, float(r)) for k, r in zip(ks, regret) if k <= graph.configs]
+            lines += _lines(file, graph, score, ks, climbs, seed)
     return pl.DataFrame(lines, SCHEMA, orient="row")
+
+
+def replay(
+    files: Iterable[GraphFile], models: Path | None = None, ks: Sequence[int] = KS,
+    climbs: int = 20, seed: int = 0,
+) -> pl.DataFrame:
+    """The same for any files, by saved cost tables (`models`: see `saved_models.find_model`).
+
+    Left out are tiles, unlabelled graphs and those of families that the model was trained on.
+    Raises DataError where there is no model.
+    """
+    lines = []
+    for file in progress(list(files), desc="regret", unit="graph"):
+        if file.tile:
+            continue
+        stem = find_model(models, file.collection, ["cost_tables"])
+        trained = {str(name).split(":")[-1] for name in about(stem).get("trained_on", [])}
+        if (file.family or file.name) in {family_of(name, file.ours) or name for name in trained}:
+            continue
+        graph, _, _ = deduplicate(read_graph(file))
+        if graph.labelled:
+            score = load_model(stem).score(graph)
+            lines += _lines(file, graph, score, ks, climbs, seed)
+    return pl.DataFrame(lines, SCHEMA, orient="row")
+
+
+def _lines(file: GraphFile, graph, score: np.ndarray, ks, climbs: int, seed: int) -> list[tuple]:
+    """Rows of SCHEMA for one graph."""
+    keys = (file.collection, file.split, file.name, file.family or file.name, graph.configs)
+    found = _strategies(graph, score, ks, climbs, seed)
+    return [
+        (*keys, strategy, k, float(value))
+        for strategy, regrets in found.items()
+        for k, value in zip(ks, regrets)
+        if k <= graph.configs
+    ]
 
 
 def _strategies(graph, score: np.ndarray, ks, climbs: int, seed: int) -> dict[str, np.ndarray]:
@@ -190,3 +233,35 @@ def plot_curves(table: pl.DataFrame, title: str) -> plt.Figure:
     axes.set_title(title)
     axes.legend()
     return figure
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Command line; prints a table and what it says."""
+    parser = argparse.ArgumentParser(
+        "python -m utils.regret", description="How many measurements a ranking saves on measured "
+        "layout files, by models that have not seen their families."
+    )
+    parser.add_argument("folder", type=Path, help="a folder such as utils.xla.collect makes")
+    parser.add_argument("--model", type=Path, metavar="PATH",
+                        help=f"the folder of a run (default: {', else '.join(RUNS)})")
+    parser.add_argument("--seed", type=at_least(0), default=0, help="of the hill climbs (0)")
+    chosen = parser.parse_args(argv)
+    try:
+        table = replay(index(find_data(chosen.folder, ROOT)), chosen.model, seed=chosen.seed)
+    except DataError as error:
+        return fail(error)
+    if len(table):
+        wide = summary(table).pivot("strategy", index="k", values="median")
+        print("median regret after measuring k configurations")
+        print("    k" + "".join(f"{name:>15}" for name in wide.columns[1:]))
+        for k, *values in wide.sort("k").iter_rows():
+            cells = (f"{'' if value is None else format(value, '.1%'):>15}" for value in values)
+            print(f"{k:>5}" + "".join(cells))
+        counts = table.group_by("name", "collection").agg(pl.col("configs").first())["configs"]
+        print(f"configurations measured of a graph: {counts.min()} to {counts.max()}")
+    print(*sentences(table), sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    run_command(main)
