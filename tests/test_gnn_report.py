@@ -29,7 +29,13 @@ def test_trainings_are_read_from_what_fits_noted(run):
     assert table["model"].to_list() == ["gnn", "gnn/extra"]
     assert table["held_out_tau"].to_list() == [0.4, 0.7]
     assert table["held_out"].to_list() == ["lstm, mlp"] * 2 and table["of"].to_list() == [3, 3]
-    assert gnn_report.tried(table).rows() == [("gnn", 0.4), ("gnn/extra", 0.7)]
+    assert gnn_report.tried(table).rows() == [("gnn", 0.4, 0.4), ("gnn/extra", 0.7, 0.7)]
+    later = table.with_columns(seed=pl.lit(1, pl.Int64), held_out_tau=pl.lit(0.9))
+    other = table.with_columns(collection=pl.lit("layout:xla:random"), held_out_tau=pl.lit(0.5))
+    tiles = table.with_columns(collection=pl.lit("tile:xla"), held_out_tau=pl.lit(0.1))
+    wide = gnn_report.tried(pl.concat([table, later, other, tiles]))
+    assert wide.columns == ["model", "nlp:random", "xla:random", "tile:xla", "layout mean"]
+    assert wide["layout mean"].to_list() == pytest.approx([0.45, 0.6])
     figure = gnn_report.plot_curves(noted)
     assert title_of(figure.axes[1]) == "best after 2 epochs (median)"
     assert len(gnn_report.trainings([])) == 0
