@@ -3,8 +3,9 @@
 The release has 639 layout graphs that expand to 400 GB and 7,229 tile kernels. Files of its shape,
 of several sizes, are generated, and every step of notebooks 01 to 06 is measured on each. What a
 step takes grows with the nodes, the configurations and the codes (configurations x configurable
-nodes) of a graph: seconds, megabytes and bytes on disk are fitted to that, none of them negative.
-A sum over graphs then needs the totals of the release alone.
+nodes) of a graph: seconds and bytes on disk are fitted to that, nothing negative. A sum over graphs
+then needs the totals of the release alone. Memory is that of the largest graph: see
+`utils.benchmark_read`.
 """
 
 from __future__ import annotations
@@ -119,19 +120,16 @@ def each_step(run: Run, file: GraphFile, reducer) -> Iterator[tuple[str, Callabl
 
 
 def measure_steps(run: Run) -> dict[str, dict[str, np.ndarray]]:
-    """{step: {"layout" or "tile": float64 [g, 2], seconds and MB above idle of each graph}}, and
-    "size" in place of a step: float64 [g, 4]."""
+    """{step: {"layout" or "tile": seconds of each graph, float64 [g]}}, and "size" in place of a
+    step: float64 [g, 4], see `size_of`."""
     reducer = vector_tables.get_reducer(run, 16, 0)
     seen: dict[str, dict[str, list]] = {}
     for file in progress(run.files, desc="measure", unit="graph"):
         kind = "tile" if file.tile else "layout"
         for name, work in each_step(run, file, reducer):
-            with measured() as idle:
-                pass
             with measured() as cost:
                 work()
-            extra = (cost.peak_mb or 0) - (idle.peak_mb or 0)
-            seen.setdefault(name, {}).setdefault(kind, []).append((cost.seconds, max(0, extra)))
+            seen.setdefault(name, {}).setdefault(kind, []).append(cost.seconds)
         seen.setdefault("size", {}).setdefault(kind, []).append(size_of(run, file))
     return {name: {k: np.array(v, float) for k, v in of.items()} for name, of in seen.items()}
 
@@ -157,12 +155,11 @@ def measure_training(run: Run, threads: int) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Step:
-    """Seconds on one core for all graphs, seconds and MB for the largest one."""
+    """Seconds on one core: for all graphs, for the largest one."""
 
     name: str
     seconds: float
     largest_s: float
-    largest_mb: float
 
 
 def on_paper(seen: dict[str, dict[str, np.ndarray]]) -> list[Step]:
@@ -173,11 +170,11 @@ def on_paper(seen: dict[str, dict[str, np.ndarray]]) -> list[Step]:
     for name, of in seen.items():
         if name == "size":
             continue
-        seconds, memory = (growth(seen["size"]["layout"], column) for column in of["layout"].T)
-        total = float(seconds @ layout)
+        law = growth(seen["size"]["layout"], of["layout"])
+        total = float(law @ layout)
         if "tile" in of:
-            total += float(growth(seen["size"]["tile"], of["tile"][:, 0]) @ whole[TILE_COLLECTION])
-        steps.append(Step(name, total, float(seconds @ largest), float(memory @ largest)))
+            total += float(growth(seen["size"]["tile"], of["tile"]) @ whole[TILE_COLLECTION])
+        steps.append(Step(name, total, float(law @ largest)))
     return steps
 
 
@@ -237,9 +234,7 @@ def main(argv: list[str] | None = None) -> int:
         for what, place in (("coded graphs (cache)", "cache"), ("tables", "tables")):
             size = growth(seen["size"]["layout"], bytes_of(run, place)) @ layout
             print(f"{what}: {size / 1e9:,.0f} GB on disk for the layout graphs")
-        worst = max(steps, key=lambda step: step.largest_mb)
-        print(f"the largest graph: {sum(step.largest_s for step in steps):,.0f} s in all steps, "
-              f"{worst.largest_mb:,.0f} MB above an idle process ({worst.name})")
+        print(f"the largest graph: {sum(step.largest_s for step in steps):,.0f} s in all steps")
     return 0
 
 
