@@ -149,6 +149,8 @@ def test_ratios_are_medians_of_pairs():
     assert unknown["memory"] is None
     variant = table(model=["cost_tables", "gnn/extra"])
     assert benchmark.ratios(variant)["base"].to_list() == ["gnn/extra"]
+    both = benchmark.ratios(table(model=["gnn", "gnn/extra"]))
+    assert both.select("model", "base").rows() == [("gnn", "gnn/extra")]
     assert len(benchmark.ratios(table()[:1])) == 0
     assert "nothing to compare with" in benchmark.sentences(table()[:1])[0]
 
