@@ -34,14 +34,16 @@ def test_a_law_without_noise_is_found_again_and_nothing_is_negative():
 
 def test_the_table_shares_steps_by_graphs_and_never_ends_before_the_largest_one():
     steps = [Step("01: a", 36_000, 60), Step("02: b", 3_600, 720)]
+    steps += [Step("06: c", 360, 1)]
     lines = table(steps, training=7_200, scoring=2_052)
     cells = [[cell.strip(" *") for cell in line.strip("|").split("|")] for line in lines]
     assert cells[0][1:] == ["2 cores", "4 cores", "16 cores", "10 machines of 4 cores",
                             "100 machines of 4 cores"]
     assert cells[2] == ["01: a", "5.00", "2.50", "0.62", "0.25", "0.03"]
     assert cells[3] == ["02: b", "0.50", "0.25", "0.20", "0.20", "0.20"]
-    assert cells[4][1:] == ["2.00"] * 5 and cells[5][1:] == ["0.57"] * 5
-    assert cells[6][1:] == ["8.1", "5.3", "3.4", "3.0", "2.8"]
+    assert cells[4][1:] == ["0.10"] * 5  # on one machine
+    assert cells[5][1:] == ["2.00"] * 5 and cells[6][1:] == ["0.57"] * 5
+    assert cells[7][1:] == ["8.2", "5.4", "3.5", "3.1", "2.9"]
 
 
 def test_training_takes_at_most_so_many_configurations_of_a_graph():

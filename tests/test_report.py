@@ -99,6 +99,9 @@ def test_readme_is_rewritten_between_its_markers(tmp_path):
     assert "`rank_pairwise`" in text and "no_copies" not in text  # ablations are in the report
     report.update_readme(readme, METRICS)
     assert readme.read_text() == text
+    networks = [METRICS[0] | {"model": name} for name in ("gnn/extra", "gnn/wide")]
+    table = report.readme_table([*METRICS, *networks])
+    assert "`gnn/extra`" in table and "gnn/wide" not in table
     readme.write_text("no markers")
     with pytest.raises(ValueError, match="once each"):
         report.update_readme(readme, METRICS)

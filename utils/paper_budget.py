@@ -188,13 +188,14 @@ def training_seconds(each: dict[str, float]) -> tuple[float, float]:
 
 
 def table(steps: Sequence[Step], training: float, scoring: float) -> list[str]:
-    """Hours by number of cores, as Markdown. Steps are shared by graphs, one worker a core; none
-    is done before its largest graph. Training is not shared."""
+    """Hours by number of cores, as Markdown. Workers, one a core, share the graphs in notebooks 01
+    to 04; none is done before its largest graph. The rest is not shared."""
     names = [f"{cores} cores" for cores in CORES]
     names += [f"{machines} machines of {EACH} cores" for machines in MACHINES]
     workers = [*CORES, *(machines * EACH for machines in MACHINES)]
     lines = ["| hours | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
-    shared = [[max(s.seconds / n, s.largest_s) / 3600 for n in workers] for s in steps]
+    taken = [s.seconds / np.where(s.name < "05", workers, 1) for s in steps]
+    shared = [np.maximum(s, step.largest_s) / 3600 for s, step in zip(taken, steps)]
     for step, hours in zip(steps, shared):
         lines.append(f"| {step.name} | " + " | ".join(f"{h:.2f}" for h in hours) + " |")
     rest = {"05, 06: training": training / 3600, "05, 06: scores": scoring / 3600}
