@@ -11,6 +11,7 @@ from utils.cost_rows import cost_rows, terms
 from utils.dataset import index
 from utils.files import save_npz
 from utils.notebook import open_run
+from utils.options import ROOT
 from utils.synthetic import layout_graph as generate
 
 TARGET = np.array([5.0, 4.0, 8.0, 2.0, 10.0])
@@ -127,3 +128,14 @@ def test_saved_models_are_replayed_on_families_that_they_have_not_seen(tmp_path,
     assert out[-1].startswith("3 graphs: the 5 best of the model") or "3 graphs" in "".join(out)
     assert regret.main([str(data), "--model", str(tmp_path)]) == 1
     assert capsys.readouterr().err.startswith("error: no cost_tables of layout:nlp:random in ")
+
+
+def test_on_unseen_programs_five_measurements_do_what_random_draws_need_many_for():
+    """What README says of data/unseen and the committed models."""
+    table = regret.replay(index(ROOT / "data" / "unseen"), ROOT / "outputs" / "sample_run")
+    assert table["name"].n_unique() == 7 and set(table["configs"]) == {200}
+    few = regret.summary(table).filter((pl.col("strategy") == regret.MODEL) & (pl.col("k") == 5))
+    assert few["median"].item() == pytest.approx(0.007, abs=5e-4)
+    assert regret.needed(table, regret.RANDOM, few["median"].item()) is None  # up to 80
+    assert regret.needed(table, regret.CLIMB, few["median"].item()) == 25
+    assert regret.needed(table, regret.BYTES, few["median"].item()) == 6
