@@ -33,7 +33,8 @@ from utils.schema import LAYOUT_COLLECTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = ("byte_count", "cost_tables", "rank_pairwise", "gnn", "gnn/extra")
-BASE = "gnn"  # ratios are to its better variant, that is told more, or to itself
+BASE = "gnn"
+NETWORKS = ("gnn/extra", BASE)  # ratios are to the first that is there
 QUICK = ((2_000, 2_000),)  # nodes, configurations
 SIZES = ((1_000, 100_040), (2_000, 10_000), (5_700, 10_000), (13_900, 4_000), (43_615, 1_000))
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS")
@@ -190,8 +191,7 @@ def ratios(table: pl.DataFrame, base: str | None = None) -> pl.DataFrame:
     Columns: nodes, configs, model, base, from_memory, from_file (medians over rounds of the
     base's seconds over the model's), memory (null where unknown). Empty without the base.
     """
-    networks = {m for m in table["model"] if m.partition("/")[0] == BASE}
-    base = base or max(networks, default="")
+    base = base or next((m for m in NETWORKS if m in set(table["model"])), "")
     rows = []
     for key, part in table.group_by("nodes", "configs", maintain_order=True):
         by_model = {row["model"]: row for row in part.to_dicts()}

@@ -2,8 +2,8 @@
 
 A file of the release's largest sizes is generated, then its configurations are inflated alone,
 read by ``np.load`` and read as a coded graph, each several times; the best time of each counts.
-Then come, once each, the steps from the coded graph to scores: what the two models need to know of
-it, and the scores of all configurations by the models that `utils.rank` would take.
+Then come, once each, the steps that follow: what the rankers and the cost tables need to know of
+the graph, and the scores of all configurations by the cost tables that `utils.rank` would take.
 """
 
 from __future__ import annotations
@@ -136,8 +136,8 @@ def compare(path: Path, repeats: int, models: Path | None = None) -> list[str]:
 def steps(file: GraphFile, models: Path | None = None) -> Iterator[tuple[str, Callable]]:
     """What is done with a graph once it is read, in this order: names and work."""
     graph, found = read_graph(file), {}
-    reducer = find_model(models, COLLECTION).parent.parent / "message_passing.npz"
-    tables = load_tables(find_model(models, COLLECTION, ["cost_tables"]))
+    stem = find_model(models, COLLECTION, ["cost_tables"])
+    reducer, tables = stem.parent.parent / "message_passing.npz", load_tables(stem)
 
     def keep(name: str, work: Callable) -> Callable:
         return lambda: found.update({name: work()})

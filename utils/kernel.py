@@ -112,7 +112,8 @@ def build(folder: Path = ROOT / "utils") -> str:
     cells = [
         ("markdown", TITLE.format(sections=titles)),
         ("parameters", PARAMETERS),
-        ("code", f"from __future__ import annotations\n\n{CLOCK}\n\n{imports}"),
+        ("code", f"from __future__ import annotations\n\n{CLOCK}"),
+        *(("code", part) for part in imports.split("\n\n")),  # of Python's own, of packages
     ]
     waiting = list(flat.parts)
     for title, about, modules in SECTIONS:
