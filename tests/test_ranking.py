@@ -94,10 +94,12 @@ def test_missing_and_constant_columns_are_no_trouble(model):
 
 
 def test_column_groups():
-    names = ("cfg_a", "node_b", "copy_c", "mp_d", "stat_e", "trans_f", "tile_g")
+    names = ("cfg_a", "node_b", "copy_c", "mp_d", "stat_e", "trans_f", "tile_g", "copy_spread_h")
     assert ranking.columns_of("rank_pairwise", names) == tuple(n for n in names if n != "trans_f")
     assert ranking.columns_of("rank_pairwise/with_trans", names) == names
     assert "copy_c" not in ranking.columns_of("rank_pairwise/no_copies", names)
+    no_spread = ranking.columns_of("rank_pairwise/no_spread", names)
+    assert "copy_c" in no_spread and "copy_spread_h" not in no_spread
     assert ranking.columns_of("hist_gbrt/config_only", names) == ("cfg_a", "tile_g")
     assert ranking.ablations_of(names) == ranking.ABLATIONS
     assert ranking.ablations_of(("cfg_a", "stat_e")) == (

@@ -30,7 +30,8 @@ GROUPS = {
 }
 _MADE_BY = (
     "coding contraction feature_tables key_table layout_edges layout_features layout_rows "
-    "layout_tables node_costs recompute roles tensors tile_features"
+    "layout_spread layout_tables node_costs orders recompute roles spread_copies tensors "
+    "tile_features"
 )
 
 

@@ -26,6 +26,7 @@ from utils.layout_tables import (
     reader_columns,
 )
 from utils.node_costs import node_flops
+from utils.spread_copies import COLUMNS, spread_columns
 
 # Shown a second time in units of the graph itself: (x - mean) / spread over its choices.
 RELATIVE = (
@@ -49,6 +50,7 @@ RELATIVE = (
     "copy_deep_bytes",
     "copy_count",
     "copy_minor_bytes",
+    *(f"copy_spread_{name}" for name in COLUMNS),
 )
 
 
@@ -84,8 +86,10 @@ def layout_features(
     sums = config_sum(graph, table)
     sums[:, len(rows) :] += pairs
     features = dict(zip([*rows, *copies], sums.T))
+    scale = Scale(slots, flops)
     # A floor in its own right: in whole bytes, so that equal sums stay equal.
-    features["node_byte_count"] = byte_count(graph) / Scale(slots, flops).bytes
+    features["node_byte_count"] = byte_count(graph) / scale.bytes
+    features |= spread_columns(graph, slots, scale.bytes)
     features |= _relative(features)
     features |= _largest(graph, largest_columns(graph, slots, flops))
     features |= transductive(graph, count)

@@ -37,6 +37,7 @@ LEFT_OUT = {
     "no_stats": ("trans_", "stat_"),
     "no_mp": ("trans_", "mp_"),
     "no_copies": ("trans_", "copy_"),
+    "no_spread": ("trans_", "copy_spread_", "copy_rel_spread_"),
     "with_trans": (),
     "config_only": ("trans_", "stat_", "mp_", "copy_", "node_"),
 }
@@ -44,6 +45,7 @@ ABLATIONS = (
     "rank_pairwise/no_stats",
     "rank_pairwise/no_mp",
     "rank_pairwise/no_copies",
+    "rank_pairwise/no_spread",
     "rank_pairwise/with_trans",
     "hist_gbrt/config_only",
 )
