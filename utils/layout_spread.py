@@ -61,6 +61,7 @@ class Program:
         heads = slots.start[:-1]
         names = zip(slots.node[heads].tolist(), slots.slot[heads].tolist())
         self.tensor = dict(zip(names, slots.tensor[heads].tolist()))
+        self.roots = np.flatnonzero(graph.node_feat[:, NODE_COLUMN["is_root"]] > 0).tolist()
         self._dimensions = graph.node_feat[:, listed("dimensions")].astype(int)
 
     def rows(self, j: int, k: int) -> list[int]:
@@ -94,7 +95,7 @@ class Program:
         """When a depth-first walk from the roots is done with an operand: (user, maker) -> rank."""
         order: dict[tuple[int, int], int] = {}
         done: set[int] = set()
-        for root in np.flatnonzero(self.graph.node_feat[:, NODE_COLUMN["is_root"]] > 0).tolist():
+        for root in self.roots:
             stack = [(root, 0)]
             done.add(root)
             while stack:

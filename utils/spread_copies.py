@@ -1,7 +1,7 @@
 """The copies that a configuration takes once its layouts have spread (`utils.layout_spread`).
 
 Wherever an operation wants another order than its operand has, or a slot sets one, the operand is
-copied. Which copy an edge takes is looked up by the codes at both its ends.
+copied; results are handed over in row-major. Which copy an edge takes is looked up by the codes at both its ends.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _sum(plans: list[Plan], works: list, codes: Codes) -> np.ndarray:
 
 def _plans(program: Program, tensors: dict[int, Source], nodes: dict[int, Reached]) -> list[Plan]:
     """Of every tensor whose copies depend on the configuration."""
-    readers: dict[int, list[int]] = {}
+    readers: dict[int, list[int]] = {root: [] for root in program.roots}
     for user, makers in enumerate(program.operands):
         for maker in dict.fromkeys(makers):
             readers.setdefault(maker, []).append(user)
@@ -119,6 +119,10 @@ def _plan(program: Program, tensors, nodes, tensor: int, users: list[int]) -> Pl
             terms += _slot_terms(first, reads, given, len(own + out), (u, k), user)
         if not slots:
             terms.append(_reader_term(reads, given, user))
+    if tensor in program.roots:  # a result is handed over in row-major
+        plain = row_major(copies.shape)
+        back = _table([[copies.plain(a, plain)] for a in own + out])
+        terms.append(lambda codes: back[given(codes), 0])
     return terms, copies.table()
 
 
