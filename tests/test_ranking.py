@@ -156,6 +156,8 @@ def test_floors():
     score = {model: ranking.floor_score(model, file, table) for model in ranking.FLOORS}
     assert score["config_frequency"].argsort(kind="stable")[:2].tolist() == [0, 1]
     np.testing.assert_array_equal(score["byte_count"], table["node_byte_count"].to_numpy())
+    copied = table["copy_spread_any"].to_numpy() + table["copy_spread_far"].to_numpy()
+    np.testing.assert_array_equal(score["copied_bytes"], copied)
     assert score["choice_frequency"].argmin() == table["trans_choice_log_frequency"].arg_max()
     np.testing.assert_array_equal(score["random"], ranking.floor_score("random", file, table))
     assert (score["random"] != ranking.floor_score("random", file, table, seed=1)).any()
@@ -164,7 +166,8 @@ def test_floors():
     np.testing.assert_array_equal(
         ranking.floor_score("byte_count", tile, table), table["tile_count"].to_numpy()
     )
-    assert "choice_frequency" not in ranking.floors_of("tile:xla")
+    floors = ranking.floors_of("tile:xla")
+    assert floors == ("random", "config_frequency", "byte_count")
     with pytest.raises(DataError, match="tile_count"):
         ranking.floor_score("byte_count", tile, table.drop("tile_count"))
 

@@ -29,7 +29,7 @@ from utils.model_files import load_trees, save_trees
 # Raised whenever a feature column changes its meaning: a saved model refuses other versions.
 FEATURE_VERSION = 2
 TRAINED = ("rank_pairwise", "hist_gbrt")
-FLOORS = ("random", "config_frequency", "choice_frequency", "byte_count")
+FLOORS = ("random", "config_frequency", "choice_frequency", "byte_count", "copied_bytes")
 # Ablation -> prefixes of the feature columns that it leaves out. Transductive columns (how often
 # a choice occurs in its file) mean nothing for a new program, so only `with_trans` sees them.
 LEFT_OUT = {
@@ -49,7 +49,13 @@ ABLATIONS = (
     "rank_pairwise/with_trans",
     "hist_gbrt/config_only",
 )
-FLOOR_COLUMN = {"choice_frequency": "trans_choice_log_frequency", "byte_count": "node_byte_count"}
+# Floor -> feature columns whose sum it is.
+FLOOR_COLUMNS = {
+    "choice_frequency": ("trans_choice_log_frequency",),
+    "byte_count": ("node_byte_count",),
+    "copied_bytes": ("copy_spread_any", "copy_spread_far"),
+}
+LAYOUT_FLOORS = ("choice_frequency", "copied_bytes")
 TILE_BYTE_COUNT = "tile_count"
 TOP_LABEL = 30.0  # XGBoost takes labels from 0 to 31
 
@@ -211,9 +217,9 @@ def _select(features: np.ndarray, names: Sequence[str], columns: Sequence[str]) 
 
 
 def floors_of(collection: str) -> tuple[str, ...]:
-    """The untrained floors of a collection: a tile kernel has no nodes that choose."""
+    """The untrained floors of a collection: a tile kernel has no nodes that choose layouts."""
     tile = collection.startswith("tile:")
-    return tuple(model for model in FLOORS if not (tile and model == "choice_frequency"))
+    return tuple(model for model in FLOORS if not (tile and model in LAYOUT_FLOORS))
 
 
 def floor_score(model: str, file: GraphFile, table: pl.DataFrame, seed: int = 0) -> np.ndarray:
@@ -223,16 +229,21 @@ def floor_score(model: str, file: GraphFile, table: pl.DataFrame, seed: int = 0)
     occurs more often in its file counts as faster (a search repeats what it liked).
     choice_frequency: the same for the mean log frequency of its nodes' choices. byte_count: bytes
     of the slots whose layout is not row-major; on tile collections the number of tiles.
+    copied_bytes: bytes that are copied once the layouts have spread (`utils.spread_copies`), those
+    twice that are read a cache line for each element.
     """
     if model == "random":
         return np.random.default_rng([seed, zlib.crc32(file.id.encode())]).random(len(table))
     if model == "config_frequency":
         return -table["count"].to_numpy().astype(np.float64)
-    column = TILE_BYTE_COUNT if model == "byte_count" and file.tile else FLOOR_COLUMN[model]
-    if column not in table.columns:
-        raise DataError(f"{file.path}: its feature table has no column {column}")
+    columns = FLOOR_COLUMNS[model]
+    if model == "byte_count" and file.tile:
+        columns = (TILE_BYTE_COUNT,)
+    for column in columns:
+        if column not in table.columns:
+            raise DataError(f"{file.path}: its feature table has no column {column}")
     sign = -1.0 if model == "choice_frequency" else 1.0
-    return sign * table[column].to_numpy().astype(np.float64)
+    return sign * table.select(columns).to_numpy().astype(np.float64).sum(1)
 
 
 def family_folds(files: Sequence[GraphFile], k: int, assignment_seed: int) -> np.ndarray:
