@@ -1,4 +1,4 @@
-"""Rank the configurations of a graph: two boosted-tree models and four untrained floors.
+"""Rank the configurations of a graph: two boosted-tree models and five untrained floors.
 
 A model is fitted on rows of the feature tables (one row a distinct configuration) and gives a
 score, float64, larger = slower. Scores compare configurations of one graph, never of two graphs.
