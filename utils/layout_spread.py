@@ -214,9 +214,7 @@ class Codes:
 
     def asked(self, j: int, k: int) -> np.ndarray:
         """The code of the tensor's source where this slot is set, else 0."""
-        tensor = self.program.tensor[j, k]
-        own = self._slot(j, k, self.tensors[tensor].orders)
-        return np.where(own > 0, self.source(tensor), 0)
+        return self._once(self._asked, j, k)
 
     def out(self, j: int) -> np.ndarray:
         """1 + the place of what an output slot sets in `Program.orders`, 0 where it is not set."""
@@ -238,6 +236,11 @@ class Codes:
             own = self._slot(j, k, self.tensors[tensor].orders)
             answer = np.where(own > 0, own, answer)
         return answer
+
+    def _asked(self, j: int, k: int) -> np.ndarray:
+        tensor = self.program.tensor[j, k]
+        own = self._slot(j, k, self.tensors[tensor].orders)
+        return np.where(own > 0, self.source(tensor), 0)
 
     def _slot(self, j: int, k: int, orders: list[Order] | None = None) -> np.ndarray:
         if self.codes is None:

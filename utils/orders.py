@@ -6,6 +6,7 @@ An order is a tuple of dimension numbers; a shape is a tuple of sizes. Row-major
 from __future__ import annotations
 
 from functools import lru_cache
+from math import gcd
 
 Order = tuple[int, ...]
 
@@ -95,18 +96,12 @@ def copy_kind(source: Order, target: Order, shape: tuple, width: float) -> tuple
     step, lines = stride[target[0]] * width, shape[target[0]]
     unit, far = stride[target[0]] == 1, step >= LINE_BYTES
     once = len(target) < 2 or stride[target[1]] > 1
-    room = L1_WAYS * max(1, L1_SPAN // _common_divisor(int(step), L1_SPAN))
+    room = L1_WAYS * (L1_SPAN // gcd(int(step), L1_SPAN))
     return (
         True, unit, not unit and not far, not unit and far,
         not unit and far and lines > L1_LINES, not unit and far and once,
         not unit and far and lines > room,
     )  # fmt: skip
-
-
-def _common_divisor(a: int, b: int) -> int:
-    while a:
-        a, b = b % a, a
-    return b
 
 
 def reshape_kind(

@@ -27,7 +27,7 @@ LEGEND = (
     "Layout: Kendall's tau. Tile: 1 - slowdown of the best of five. Mean over graphs{}. The noise "
     "ceiling is what a noise-free oracle would score against the measured runtimes. Bold: the best."
 )
-NETWORK = "gnn/extra"  # the one that is told what the trees are told
+NETWORK = "gnn/extra"  # the one that is told what the cost tables are told
 DRAWS = ", then over seeds and fold assignments (± their standard deviation)"
 
 

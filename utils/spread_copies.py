@@ -109,13 +109,13 @@ def _plan(program: Program, tensors, nodes, tensor: int, users: list[int]) -> Pl
     if out:
         table = _table([[0, *(copies.plain(a, b) for b in out)] for a in own])
         terms.append(lambda codes: table[codes.node(tensor), codes.out(j)])
+    first = _table([[0, *(copies.plain(a, b) for b in asked)] for a in own + out])
     for user in users:
         orders = _orders(program, nodes, user)
         reads = _table([[copies.read(a, user, o) for o in orders] for a in own + out + asked])
         u = program.place.get(user, -1)
         slots = [k for k in (1, 2) if program.tensor.get((u, k)) == tensor and program.rows(u, k)]
         for k in slots:
-            first = _table([[0, *(copies.plain(a, b) for b in asked)] for a in own + out])
             terms += _slot_terms(first, reads, given, len(own + out), (u, k), user)
         if not slots:
             terms.append(_reader_term(reads, given, user))
