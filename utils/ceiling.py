@@ -3,8 +3,8 @@
 The ceiling of a graph is the score that an oracle, which knows every configuration's true runtime,
 would get against the *measured* target. True runtimes are not known, so they are drawn:
 
-1. The noise of each measurement is estimated from its rounds, or from configurations that a file
-   repeats (`utils.noise`).
+1. The noise of each measurement is estimated from its rounds and from configurations that files
+   repeat (`utils.noise`).
 2. The distribution of true runtimes is the discrete deconvolution of the measurements: the
    non-parametric maximum likelihood (Kiefer and Wolfowitz 1956), by EM on a grid (Laird 1978),
    stopped early, which keeps a smooth distribution smooth.
@@ -26,7 +26,7 @@ from scipy import ndimage
 
 from utils.coding import deduplicate
 from utils.metrics import kendall_tau, tile_score
-from utils.noise import Noise, measurement_noise, round_statistic
+from utils.noise import Executables, Noise, measurement_noise, round_statistic
 
 if TYPE_CHECKING:
     from utils.coding import Graph
@@ -161,12 +161,17 @@ def _plateaus(grid, local, likelihood, prob) -> tuple[np.ndarray, np.ndarray]:
     return prob, plateau
 
 
-def noise_ceiling(graph: Graph, draws: int = DRAWS, seed: int = 0) -> float | None:
+def noise_ceiling(
+    graph: Graph, executables: Executables | None = None, draws: int = DRAWS, seed: int = 0
+) -> float | None:
     """Score of a noise-free oracle on this graph against its measured target: Kendall's tau
-    (layout) or the tile score. None if unlabelled, or if nothing was measured twice."""
+    (layout) or the tile score. None if unlabelled, or if nothing was measured twice.
+
+    executables: see `utils.noise.measurement_noise`.
+    """
     if not graph.labelled:
         return None
-    noise = measurement_noise(graph)
+    noise = measurement_noise(graph, executables)
     if noise is None:
         return None
     _, group, _ = deduplicate(graph)

@@ -12,9 +12,11 @@ from utils.ceiling import noise_ceiling, repeatability
 from utils.cluster import each_graph
 from utils.coding import Graph, deduplicate
 from utils.dataset import GraphFile
+from utils.executables import fit_collections, of_collections
 from utils.files import write_parquet
 from utils.graph_cache import cached_graph
 from utils.made_of import has_mark, mark, write_marked
+from utils.noise import Executables
 from utils.notebook import Run, table_path
 from utils.schema import MAX_RANK, OPCODES, SLOTS, UNSET
 
@@ -33,7 +35,7 @@ _SCHEMA = GRAPH_COLUMNS | {
 _MADE_BY = "ceiling checks coding eda key_table metrics noise npz"
 
 
-def describe(graph: Graph, seed: int = 0) -> dict:
+def describe(graph: Graph, seed: int = 0, executables: Executables | None = None) -> dict:
     """One row of tables/graphs.parquet, plus `curve` and `counts`.
 
     `spread` is the slowest over the fastest target, `ceiling` and `repeatability` are those of
@@ -47,7 +49,8 @@ def describe(graph: Graph, seed: int = 0) -> dict:
         "config_nodes": None if file.tile else len(graph.config_nodes),
         "configs": graph.configs, "distinct": len(deduplicate(graph)[2]),
         "runtime_min_ns": None, "runtime_max_ns": None, "spread": None, "curve": None,
-        "ceiling": noise_ceiling(graph, seed=seed), "repeatability": repeatability(graph),
+        "ceiling": noise_ceiling(graph, executables, seed=seed),
+        "repeatability": repeatability(graph),
         "counts": [dict(zip(COUNT_COLUMNS, count)) for count in count_values(graph)],
     }
     if graph.labelled:
@@ -108,13 +111,15 @@ def layout_choice(row_layout: np.ndarray) -> np.ndarray:
 
 
 def describe_run(run: Run, seed: int = 0) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
-    """Describe every graph of the run and write tables/graphs.parquet.
+    """Describe every graph of the run and write tables/graphs.parquet (and executables.parquet).
 
     Returns (graphs, counts, curves): `graphs` has the columns of GRAPH_COLUMNS, `counts` the keys
     and COUNT_COLUMNS, `curves` the keys, `quantile` (0 to 1) and `slowdown` (from 1). A graph
     described before from the same file by the same code is not read again.
     """
-    each_graph(run, write_description, [(file, seed) for file in run.files], "describe graphs")
+    executables = of_collections(fit_collections(run))
+    jobs = [(file, seed, executables[file.collection]) for file in run.files]
+    each_graph(run, write_description, jobs, "describe graphs")
     table = pl.concat([pl.read_parquet(table_path(run, "eda", file)) for file in run.files])
     graphs = table.select(*GRAPH_COLUMNS)
     write_parquet(run.out / "tables" / "graphs.parquet", graphs)
@@ -129,12 +134,12 @@ def describe_run(run: Run, seed: int = 0) -> tuple[pl.DataFrame, pl.DataFrame, p
     return graphs, counts, curves
 
 
-def write_description(run: Run, file: GraphFile, seed: int) -> None:
+def write_description(run: Run, file: GraphFile, seed: int, executables: Executables) -> None:
     """Describe one graph in tables/eda/..., unless that is up to date."""
     path = table_path(run, "eda", file)
-    made_of = mark(_MADE_BY, file.path, seed)
+    made_of = mark(_MADE_BY, file.path, seed, *executables)
     if not has_mark(path, made_of):
-        described = describe(cached_graph(run, file), seed)
+        described = describe(cached_graph(run, file), seed, executables)
         write_marked(path, pl.DataFrame([described], schema=_SCHEMA), made_of)
 
 

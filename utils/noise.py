@@ -1,5 +1,9 @@
 """The noise of measured runtimes, from repeated rounds or from configurations that repeat.
 
+Rounds belong to one executable. The same configuration compiled again runs at another speed, and
+in a process of many executables by more than rounds show: repeats of a file that has rounds tell
+how much. They are few in a graph, so they are fitted for a whole collection (`fit_executables`).
+
 Each variance is known from a few numbers only, so it is shrunk towards those of configurations of
 similar runtime (Smyth 2004, "Linear models and empirical Bayes methods for assessing differential
 expression in microarray experiments", section 3); what is left of the uncertainty makes the noise
@@ -8,10 +12,11 @@ Student's t instead of normal.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from scipy import special, stats
+from scipy import optimize, signal, special, stats
 
 from utils.coding import deduplicate
 
@@ -19,8 +24,10 @@ if TYPE_CHECKING:
     from utils.coding import Graph
 
 SPLITS = 12  # ways to halve the rounds
-CAUTION = 15
 MIN_REPEATS = 8  # degrees of freedom without which repeats say nothing about noise
+ENOUGH_REPEATS = 30  # differences from which the tails of a distribution can be fitted
+DOFS = (2.1, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 8.0, 12.0, 20.0, float("inf"))  # of Student's t
+FAR = 400.0  # scales of Student's t at which its density is cut off
 
 
 class Noise(NamedTuple):
@@ -41,31 +48,92 @@ def round_statistic(rounds: np.ndarray, runtime: np.ndarray):
     return min(candidates, key=lambda f: np.abs(f(rounds) - runtime).sum())
 
 
-def measurement_noise(graph: Graph) -> Noise | None:
-    """Noise of the log target of every row of the file; None if nothing was measured twice."""
+class Executables(NamedTuple):
+    """Noise of a measurement in units of what its own rounds show: Student's t."""
+
+    scale: float = 1.0
+    dof: float = float("inf")
+
+
+def measurement_noise(graph: Graph, executables: Executables | None = None) -> Noise | None:
+    """Noise of the log target of every row of the file; None if nothing was measured twice.
+
+    executables: how much more they differ than their rounds; None: as this graph's repeats say.
+    """
     _, group, count = deduplicate(graph)
     log_target = np.log(np.maximum(graph.target, 1e-300))
-    rounding = 1 / 12 / np.maximum(graph.runtime, 1) ** 2  # variance of whole ns
-    repeats = _repeat_variance(log_target, group, count)
     if graph.rounds is not None and graph.rounds.shape[1] > 1:
-        dof = (graph.rounds.shape[1] - 1) / 2  # half of the mean's: low statistics use fewer rounds
-        variance = _split_variance(graph.rounds, graph.runtime)
-        noise = shrink(log_target, variance + rounding, np.full(graph.configs, dof))
-        extra = count.sum() - len(count)
-        if extra >= MIN_REPEATS:  # compiling again adds noise that rounds can't see
-            within = (repeats * (count - 1)).sum() / extra
-            rows = count[group] > 1
-            spread = 1 / (1 - 2 / np.maximum(noise.dof[rows], 3))  # variance of t over scale**2
-            ratio = within / np.mean(noise.scale[rows] ** 2 * spread)
-            # few repeats say little: meet no widening half way at CAUTION of them
-            widen = max(1.0, (CAUTION + extra * ratio) / (CAUTION + extra))
-            noise = Noise(noise.scale * np.sqrt(widen), noise.dof)
-        return noise
+        noise = _round_noise(graph, log_target)
+        if executables is None:
+            executables = fit_executables(_differences(log_target, group, count, noise))
+        return Noise(noise.scale * executables.scale, np.minimum(noise.dof, executables.dof))
     if count.sum() - len(count) < MIN_REPEATS:
         return None
     level = np.bincount(group, log_target) / count
-    noise = shrink(level, repeats + np.bincount(group, rounding) / count, count - 1.0)
+    rounding = np.bincount(group, _rounding(graph)) / count
+    noise = shrink(level, _repeat_variance(log_target, group, count) + rounding, count - 1.0)
     return Noise(noise.scale[group], noise.dof[group])
+
+
+def repeat_differences(graph: Graph) -> np.ndarray:
+    """float64 [k]: log target of each repeat less that of its configuration's first measurement,
+    over the noise that the rounds of both show. Empty for graphs without labels or rounds.
+
+    The configuration of the first row is left out: every file of ours repeats it, and in the
+    sample that executable, the first of its process, is 1 to 6 % slower than its repeat.
+    """
+    if not graph.labelled or graph.rounds is None or graph.rounds.shape[1] < 2:
+        return np.empty(0)
+    _, group, count = deduplicate(graph)
+    log_target = np.log(np.maximum(graph.target, 1e-300))
+    return _differences(log_target, group, count, _round_noise(graph, log_target))
+
+
+def fit_executables(differences: np.ndarray) -> Executables:
+    """The Student's t whose differences of two draws, over sqrt(2), are most like those of
+    `repeat_differences` (maximum likelihood); rounds alone if these are few."""
+    if len(differences) < ENOUGH_REPEATS:
+        return Executables()
+
+    def loss(log_scale: float, dof: float) -> float:
+        distance = np.abs(differences) / np.exp(log_scale)
+        density = np.interp(distance, *_difference_density(dof))
+        return len(differences) * log_scale - np.log(density).sum()
+
+    fits = []
+    for dof in DOFS:
+        found = optimize.minimize_scalar(loss, bounds=(-5, 5), args=(dof,), method="bounded")
+        fits.append((found.fun, float(np.exp(found.x)), dof))
+    return Executables(*min(fits)[1:])
+
+
+@cache
+def _difference_density(dof: float) -> tuple[np.ndarray, np.ndarray]:
+    """Points from 0 on, and there the density of (a - b) / sqrt(2) for a and b of Student's t."""
+    step = 0.02
+    x = np.arange(-FAR, FAR + step / 2, step)
+    one = stats.norm.pdf(x) if np.isinf(dof) else stats.t.pdf(x, dof)
+    both = np.clip(signal.fftconvolve(one, one, mode="same"), 1e-30, None) * step * np.sqrt(2)
+    return x[len(x) // 2 :] / np.sqrt(2), both[len(x) // 2 :]
+
+
+def _differences(log_target, group, count, noise: Noise) -> np.ndarray:
+    order = np.argsort(group, kind="stable")
+    first = np.repeat(order[np.cumsum(count) - count], count)
+    both = np.hypot(noise.scale[order], noise.scale[first])
+    kept = (order != first) & (group[order] != group[0])
+    return ((log_target[order] - log_target[first]) / both)[kept]
+
+
+def _round_noise(graph: Graph, log_target: np.ndarray) -> Noise:
+    dof = (graph.rounds.shape[1] - 1) / 2  # half of the mean's: low statistics use fewer rounds
+    variance = _split_variance(graph.rounds, graph.runtime) + _rounding(graph)
+    return shrink(log_target, variance, np.full(graph.configs, dof))
+
+
+def _rounding(graph: Graph) -> np.ndarray:
+    """float64 [c]: variance of the log of whole ns."""
+    return 1 / 12 / np.maximum(graph.runtime, 1) ** 2
 
 
 def _split_variance(rounds: np.ndarray, runtime: np.ndarray) -> np.ndarray:

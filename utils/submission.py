@@ -12,6 +12,7 @@ from utils import metrics
 from utils.ceiling import noise_ceiling
 from utils.dataset import DataError, GraphFile
 from utils.evaluate import expand, file_rows, prediction_files
+from utils.executables import TABLE, of_collections
 from utils.files import atomic_path
 from utils.notebook import Run
 from utils.ranking import FLOORS
@@ -140,15 +141,17 @@ def solution_ceilings(run: Run) -> pl.DataFrame:
     """Noise ceilings of the test graphs: collection, split, name, ceiling.
 
     The solution holds the repeated measurements as ``<ID>/rounds``, int64 [rows, rounds]; a graph
-    without them has no known ceiling (null). No rows without a solution.
+    without them has no known ceiling (null). No rows without a solution. Notebook 01 says how much
+    executables differ.
     """
     keys = {"collection": pl.String, "split": pl.String, "name": pl.String}
     path, rows = Path(run.data) / "solution.npz", []
     if path.exists():
+        executables = of_collections(pl.read_parquet(Path(run.out) / "tables" / TABLE))
         with np.load(path, allow_pickle=False) as solution:
             for file in (f for f in run.files if f.split == "test"):
                 ceiling = None
                 if f"{file.id}/rounds" in solution:
-                    ceiling = noise_ceiling(measured(file, solution))
+                    ceiling = noise_ceiling(measured(file, solution), executables[file.collection])
                 rows.append((file.collection, file.split, file.name, ceiling))
     return pl.DataFrame(rows, keys | {"ceiling": pl.Float64}, orient="row")
