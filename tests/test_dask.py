@@ -72,7 +72,7 @@ def test_tables_are_those_of_a_run_without_a_cluster(data, address, tmp_path):
     make_tables(alone)
     make_tables(shared)
     paths = [path.relative_to(alone.out) for path in alone.out.rglob("*.parquet")]
-    assert len(paths) == 3 + 7 * len(alone.files)
+    assert len(paths) == 4 + 7 * len(alone.files)
     for path in paths:
         one, other = pl.read_parquet(alone.out / path), pl.read_parquet(shared.out / path)
         assert_frame_equal(one, other, check_exact=True)

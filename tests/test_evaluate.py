@@ -9,6 +9,7 @@ from toy_tables import toy_run
 
 from utils import evaluate, ranking, study, submission
 from utils.dataset import DataError, GraphFile
+from utils.executables import fit_collections
 from utils.files import write_json, write_parquet
 from utils.notebook import Run, open_run, table_path
 from utils.schema import COLLECTIONS
@@ -230,6 +231,9 @@ def test_solution_scores_the_test_split(tmp_path):
 def test_rounds_in_the_solution_give_ceilings(tmp_path):
     write_data(tmp_path / "data", graphs={"train": 1, "test": 1}, configs=12)
     run = open_run(tmp_path, str(tmp_path / "data"), "out")
+    with pytest.raises(FileNotFoundError, match="run notebook 01 first"):
+        submission.solution_ceilings(run)
+    fit_collections(run)
     found = submission.solution_ceilings(run)
     assert found["collection"].to_list() == list(COLLECTIONS)
     assert found["ceiling"].null_count() == 0 and 0.7 < found["ceiling"].min() <= 1

@@ -134,7 +134,9 @@ def describe_run(run: Run, seed: int = 0) -> tuple[pl.DataFrame, pl.DataFrame, p
     return graphs, counts, curves
 
 
-def write_description(run: Run, file: GraphFile, seed: int, executables: Executables) -> None:
+def write_description(
+    run: Run, file: GraphFile, seed: int, executables: Executables = Executables()
+) -> None:
     """Describe one graph in tables/eda/..., unless that is up to date."""
     path = table_path(run, "eda", file)
     made_of = mark(_MADE_BY, file.path, seed, *executables)
