@@ -8,6 +8,7 @@ from test_ceiling import made, truth_of
 
 from utils import executables, noise
 from utils.ceiling import noise_ceiling
+from utils.dataset import DataError
 from utils.metrics import kendall_tau
 from utils.noise import Executables, fit_executables, measurement_noise, repeat_differences
 
@@ -48,9 +49,11 @@ def test_a_fit_gives_back_what_it_was_drawn_from():
     scale, dof = fit_executables(drawn)
     assert scale == pytest.approx(1.4, rel=0.05) and 3 <= dof <= 5
     assert fit_executables(drawn[: noise.ENOUGH_REPEATS - 1]) == (1.0, np.inf)
+    assert fit_executables(drawn - 1.5) == pytest.approx(fit_executables(drawn))  # ranks nothing
     normal = np.random.default_rng(0).normal(scale=0.8, size=4000)
     scale, dof = fit_executables(normal)
     assert scale == pytest.approx(0.8, rel=0.05) and dof >= 20
+    assert fit_executables(np.zeros(100)).scale == pytest.approx(np.exp(noise.SCALES[0]), rel=1e-3)
 
 
 def test_differences_are_those_of_repeats_but_of_the_first_configuration():
@@ -93,7 +96,14 @@ def test_the_table_has_every_collection(monkeypatch, tmp_path):
     monkeypatch.setattr(executables, "cached_graph", lambda run, file: graphs[file.name])
     table = executables.fit_collections(Run)
     assert table["collection"].to_list() == Run.collections
-    assert table["repeats"].to_list() == [36, 0]
-    together = fit_executables(np.concatenate([repeat_differences(g) for g in graphs.values()]))
+    assert table["repeats"].to_list() == [36, 0] and table["median"].to_list()[1] is None
+    drawn = np.concatenate([repeat_differences(g) for g in graphs.values()])
+    assert table["median"][0] == np.median(drawn)
+    assert table["beyond_2"][0] == np.mean(np.abs(drawn - np.median(drawn)) > 2) > 0.05
+    together = fit_executables(drawn)
     known = executables.of_collections(pl.read_parquet(tmp_path / "tables" / executables.TABLE))
     assert known == {"layout:nlp:random": together, "tile:xla": Executables()}
+    assert executables.read_executables(Run) == known
+    Run.collections = ["layout:xla:random"]
+    with pytest.raises(DataError, match="nothing of layout:xla:random, run notebook 01 again"):
+        executables.read_executables(Run)

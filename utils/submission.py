@@ -12,9 +12,9 @@ from utils import metrics
 from utils.ceiling import noise_ceiling
 from utils.dataset import DataError, GraphFile
 from utils.evaluate import expand, file_rows, prediction_files
-from utils.executables import TABLE, of_collections
+from utils.executables import read_executables
 from utils.files import atomic_path
-from utils.notebook import Run, require
+from utils.notebook import Run
 from utils.ranking import FLOORS
 from utils.repeatability import measured
 from utils.report import score_key
@@ -147,8 +147,7 @@ def solution_ceilings(run: Run) -> pl.DataFrame:
     keys = {"collection": pl.String, "split": pl.String, "name": pl.String}
     path, rows = Path(run.data) / "solution.npz", []
     if path.exists():
-        known = require(Path(run.out) / "tables" / TABLE, "01")
-        executables = of_collections(pl.read_parquet(known))
+        executables = read_executables(run)
         with np.load(path, allow_pickle=False) as solution:
             for file in (f for f in run.files if f.split == "test"):
                 ceiling = None
