@@ -115,7 +115,8 @@ def describe_run(run: Run, seed: int = 0) -> tuple[pl.DataFrame, pl.DataFrame, p
 
     Returns (graphs, counts, curves): `graphs` has the columns of GRAPH_COLUMNS, `counts` the keys
     and COUNT_COLUMNS, `curves` the keys, `quantile` (0 to 1) and `slowdown` (from 1). A graph
-    described before from the same file by the same code is not read again.
+    described before from the same file by the same code is not described again; labelled files of
+    our own are read anyway, to compare their repeats.
     """
     executables = of_collections(fit_collections(run))
     jobs = [(file, seed, executables[file.collection]) for file in run.files]
