@@ -23,7 +23,7 @@ KEY = ("collection", "model", "protocol", "fold_assignment", "seed")
 SCORES = ("tau", "slowdown1", "slowdown5", "opa", "tile_score", "ceiling")
 # Floors are plain sums. Trees may split near ties the other way on another processor.
 TOLERANCE = {"floor": 1e-6, "trained": 0.03}
-FLOORS = ("random", "config_frequency", "choice_frequency", "byte_count", "copied_bytes")
+FLOORS = ("random", "config_frequency", "choice_frequency", "byte_count", "loop_bytes")
 WRITTEN = ("submission.csv", "metrics.json", "report.md", "manifest.json")
 
 pytestmark = pytest.mark.skipif(

@@ -177,4 +177,4 @@ def test_constants_and_groups():
     assert column(features, "mp_odd_0")[2] == pytest.approx((512 * 4 + 256 * 10) / TOTAL)
     assert column(features, "mp_odd_1")[2] == pytest.approx((512 * 5 + 256 * 11) / TOTAL)
     groups = {name.split("_")[0] for name in features.columns}
-    assert groups == {"node", "copy", "cfg", "trans", "stat", "mp"}
+    assert groups == {"node", "copy", "loop", "cfg", "trans", "stat", "mp"}

@@ -94,12 +94,12 @@ def test_missing_and_constant_columns_are_no_trouble(model):
 
 
 def test_column_groups():
-    names = ("cfg_a", "node_b", "copy_c", "mp_d", "stat_e", "trans_f", "tile_g", "copy_spread_h")
+    names = ("cfg_a", "node_b", "copy_c", "mp_d", "stat_e", "trans_f", "tile_g", "loop_h")
     assert ranking.columns_of("rank_pairwise", names) == tuple(n for n in names if n != "trans_f")
     assert ranking.columns_of("rank_pairwise/with_trans", names) == names
     assert "copy_c" not in ranking.columns_of("rank_pairwise/no_copies", names)
-    no_spread = ranking.columns_of("rank_pairwise/no_spread", names)
-    assert "copy_c" in no_spread and "copy_spread_h" not in no_spread
+    no_loops = ranking.columns_of("rank_pairwise/no_loops", names)
+    assert "copy_c" in no_loops and "loop_h" not in no_loops
     assert ranking.columns_of("hist_gbrt/config_only", names) == ("cfg_a", "tile_g")
     assert ranking.ablations_of(names) == ranking.ABLATIONS
     assert ranking.ablations_of(("cfg_a", "stat_e")) == (
@@ -156,8 +156,7 @@ def test_floors():
     score = {model: ranking.floor_score(model, file, table) for model in ranking.FLOORS}
     assert score["config_frequency"].argsort(kind="stable")[:2].tolist() == [0, 1]
     np.testing.assert_array_equal(score["byte_count"], table["node_byte_count"].to_numpy())
-    copied = table.select("copy_spread_any", "copy_spread_far").to_numpy().astype(float).sum(1)
-    np.testing.assert_array_equal(score["copied_bytes"], copied)
+    np.testing.assert_array_equal(score["loop_bytes"], table["loop_bytes"].to_numpy())
     assert score["choice_frequency"].argmin() == table["trans_choice_log_frequency"].arg_max()
     np.testing.assert_array_equal(score["random"], ranking.floor_score("random", file, table))
     assert (score["random"] != ranking.floor_score("random", file, table, seed=1)).any()

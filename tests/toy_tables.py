@@ -31,8 +31,7 @@ def toy_table(file: GraphFile, configs: int = 40) -> tuple[pl.DataFrame, pl.Data
     else:
         table = table.with_columns(
             pl.Series("node_byte_count", x[:, 2], pl.Float64),
-            pl.Series("copy_spread_any", x[:, 2], pl.Float32),
-            pl.Series("copy_spread_far", 0.5 * x[:, 6], pl.Float32),
+            pl.Series("loop_bytes", x[:, 2] + 0.5 * x[:, 6], pl.Float32),
             pl.Series("trans_choice_log_frequency", np.log(x[:, 1] + 0.1), pl.Float32),
         )
     labelled = [None] * configs if file.split == "test" else target

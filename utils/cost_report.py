@@ -67,7 +67,7 @@ def overall(scores: pl.DataFrame, files: Iterable[GraphFile], base: str = MODEL)
 
 def sentences(
     protocol: str, table: pl.DataFrame,
-    models: Sequence[str] = ("byte_count", "copied_bytes", "rank_pairwise"), base: str = MODEL,
+    models: Sequence[str] = ("byte_count", "loop_bytes", "rank_pairwise"), base: str = MODEL,
 ) -> list[str]:
     """What `overall` says of `base` beside some models."""
     lines = {row["model"]: row for row in table.to_dicts()}

@@ -21,6 +21,7 @@ from utils.tile_features import tile_features
 NOT_FEATURES = ("target", "count")
 GROUPS = {
     "node": "sums over layouts of nodes",
+    "loop": "loops of the program",
     "copy": "copies between layouts",
     "cfg": "configuration alone",
     "tile": "tiles",
@@ -30,8 +31,8 @@ GROUPS = {
 }
 _MADE_BY = (
     "coding contraction feature_tables key_table layout_edges layout_features layout_rows "
-    "layout_spread layout_tables node_costs orders recompute roles spread_copies tensors "
-    "tile_features"
+    "layout_spread layout_tables loop_reads loops node_costs orders program recompute roles "
+    "tensors tile_features"
 )
 
 

@@ -37,8 +37,8 @@ SECTIONS = (
      "vector_tables"),
     ("Features of a configuration", "One row of numbers for each configuration: sums of "
      "quantities that are looked up by layout; for tiles what a tile reads and wastes.",
-     "roles layout_rows layout_edges recompute layout_tables orders layout_spread spread_copies "
-     "layout_features tile_features feature_tables"),
+     "roles layout_rows layout_edges recompute layout_tables orders program layout_spread "
+     "loop_reads loops layout_features tile_features feature_tables"),
     ("The rankers", "`fit` and `predict` are the ranker on rows of features; cost tables follow.",
      "study ranking joint_sum cost_rows cost_tables cost_study"),
     ("Budget and job", "What fits into the time and the memory, and the way from files to a "

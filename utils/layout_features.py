@@ -2,8 +2,8 @@
 
 Nearly every feature is a sum of looked-up quantities (`utils.layout_tables`) over the rows that a
 configuration contains, so no configuration is ever written out as 18 numbers a node. The prefix
-of a column names its group: node_, copy_, cfg_, trans_, stat_, mp_. Columns are the same for all
-layout graphs of a run.
+of a column names its group: node_, copy_, loop_, cfg_, trans_, stat_, mp_. Columns are the same for
+all layout graphs of a run.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from utils.layout_tables import (
     node_columns,
     reader_columns,
 )
+from utils.loops import COLUMNS, loop_columns
 from utils.node_costs import node_flops
-from utils.spread_copies import COLUMNS, spread_columns
 
 # Shown a second time in units of the graph itself: (x - mean) / spread over its choices.
 RELATIVE = (
@@ -50,7 +50,7 @@ RELATIVE = (
     "copy_deep_bytes",
     "copy_count",
     "copy_minor_bytes",
-    *(f"copy_spread_{name}" for name in COLUMNS),
+    *(f"loop_{name}" for name in COLUMNS),
 )
 
 
@@ -89,7 +89,7 @@ def layout_features(
     scale = Scale(slots, flops)
     # A floor in its own right: in whole bytes, so that equal sums stay equal.
     features["node_byte_count"] = byte_count(graph) / scale.bytes
-    features |= spread_columns(graph, slots, scale.bytes)
+    features |= loop_columns(graph, slots, scale.bytes)
     features |= _relative(features)
     features |= _largest(graph, largest_columns(graph, slots, flops))
     features |= transductive(graph, count)

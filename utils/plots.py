@@ -19,7 +19,7 @@ MODEL_COLOURS = {
     "config_frequency": "#a8a8a8",
     "choice_frequency": "#888888",
     "byte_count": "#686868",
-    "copied_bytes": "#484848",
+    "loop_bytes": "#484848",
     "hist_gbrt": PALETTE[1],
     "rank_pairwise": PALETTE[0],
     "cost_tables": PALETTE[2],

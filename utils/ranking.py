@@ -27,9 +27,9 @@ from utils.metrics import within_graph_rank
 from utils.model_files import load_trees, save_trees
 
 # Raised whenever a feature column changes its meaning: a saved model refuses other versions.
-FEATURE_VERSION = 2
+FEATURE_VERSION = 3
 TRAINED = ("rank_pairwise", "hist_gbrt")
-FLOORS = ("random", "config_frequency", "choice_frequency", "byte_count", "copied_bytes")
+FLOORS = ("random", "config_frequency", "choice_frequency", "byte_count", "loop_bytes")
 # Ablation -> prefixes of the feature columns that it leaves out. Transductive columns (how often
 # a choice occurs in its file) mean nothing for a new program, so only `with_trans` sees them.
 LEFT_OUT = {
@@ -37,15 +37,15 @@ LEFT_OUT = {
     "no_stats": ("trans_", "stat_"),
     "no_mp": ("trans_", "mp_"),
     "no_copies": ("trans_", "copy_"),
-    "no_spread": ("trans_", "copy_spread_", "copy_rel_spread_"),
+    "no_loops": ("trans_", "loop_"),
     "with_trans": (),
-    "config_only": ("trans_", "stat_", "mp_", "copy_", "node_"),
+    "config_only": ("trans_", "stat_", "mp_", "copy_", "node_", "loop_"),
 }
 ABLATIONS = (
     "rank_pairwise/no_stats",
     "rank_pairwise/no_mp",
     "rank_pairwise/no_copies",
-    "rank_pairwise/no_spread",
+    "rank_pairwise/no_loops",
     "rank_pairwise/with_trans",
     "hist_gbrt/config_only",
 )
@@ -53,9 +53,9 @@ ABLATIONS = (
 FLOOR_COLUMNS = {
     "choice_frequency": ("trans_choice_log_frequency",),
     "byte_count": ("node_byte_count",),
-    "copied_bytes": ("copy_spread_any", "copy_spread_far"),
+    "loop_bytes": ("loop_bytes",),
 }
-LAYOUT_FLOORS = ("choice_frequency", "copied_bytes")
+LAYOUT_FLOORS = ("choice_frequency", "loop_bytes")
 TILE_BYTE_COUNT = "tile_count"
 TOP_LABEL = 30.0  # XGBoost takes labels from 0 to 31
 
@@ -230,8 +230,8 @@ def floor_score(model: str, file: GraphFile, table: pl.DataFrame, seed: int = 0)
     occurs more often in its file counts as faster (a search repeats what it liked).
     choice_frequency: the same for the mean log frequency of its nodes' choices. byte_count: bytes
     of the slots whose layout is not row-major; on tile collections the number of tiles.
-    copied_bytes: bytes that are copied once the layouts have spread (`utils.spread_copies`), those
-    twice that are read a cache line for each element.
+    loop_bytes: bytes that the program's loops write, and those that they read one element of a
+    cache line at a time (`utils.loops`).
     """
     if model == "random":
         return np.random.default_rng([seed, zlib.crc32(file.id.encode())]).random(len(table))

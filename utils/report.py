@@ -149,7 +149,7 @@ def sentences(metrics: list[dict]) -> list[str]:
                 f"On {where} of `{collection}` the untrained `{floor}` "
                 f"({cell[floor][0]:.3f}) is ahead of `rank_pairwise` "
                 f"({cell['rank_pairwise'][0]:.3f})" + _also(cell, floor) + "."
-                for floor in ("copied_bytes", "byte_count", "choice_frequency", "config_frequency")
+                for floor in ("loop_bytes", "byte_count", "choice_frequency", "config_frequency")
                 if {floor, "rank_pairwise"} <= set(cell)
                 and cell[floor][0] > cell["rank_pairwise"][0]
             ]

@@ -1,4 +1,4 @@
-"""The rules of `utils.layout_spread` are those of the XLA that is installed."""
+"""The rules of `utils.layout_spread` and `utils.loops` are those of the XLA that is installed."""
 
 import re
 from dataclasses import replace
@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from utils.layout_rows import describe_slots
-from utils.layout_spread import Codes, Program, reached_nodes, tensor_sources
+from utils.layout_spread import Codes, reached_nodes, tensor_sources
+from utils.loops import loop_columns
+from utils.program import Program
 from utils.schema import OPCODE_ID, UNSET
 from utils.xla import jaxprs, search
 
@@ -45,8 +47,13 @@ CONFIGS = np.array([
 ])  # fmt: skip
 
 
-@pytest.mark.parametrize("function", [first_then_second, second_then_first])
-def test_the_compiler_spreads_layouts_so(function):
+def through_a_reshape(x, w):
+    """Dots 0 and 3, and 1, 2: reshapes; what lies between is one loop unless a slot cuts it."""
+    h = jnp.abs(jnp.tanh(x @ w).reshape(12, 80)) * 2.0
+    return jnp.sqrt(h + 1.0).reshape(24, 40) @ (w + 2.0)
+
+
+def program_and_graph(function):
     program = jaxprs.trace("toy.program", function, (X, W))
     module = jaxprs.hlo_module(jaxprs.unconstrained(program), program.args)
     equations, nodes = jaxprs.configurable_nodes(program, module)
@@ -54,12 +61,18 @@ def test_the_compiler_spreads_layouts_so(function):
     order = np.argsort(equations)
     codes = np.empty_like(CONFIGS)
     codes[:, order] = CONFIGS
-    graph = replace(graph, codes=np.asfortranarray(codes.astype(np.uint8)))
+    codes = np.asfortranarray(codes.astype(np.uint8))
+    return program, replace(graph, codes=codes, runtime=np.zeros(len(codes), np.int64))
+
+
+@pytest.mark.parametrize("function", [first_then_second, second_then_first])
+def test_the_compiler_spreads_layouts_so(function):
+    program, graph = program_and_graph(function)
     parts = Program(graph, describe_slots(graph))
     tensors = tensor_sources(parts)
     reached = reached_nodes(parts, tensors)
     (tanh,) = np.flatnonzero(graph.opcode == OPCODE_ID["tanh"])
-    own = Codes(parts, tensors, reached, graph.codes).node(tanh)
+    own = Codes(parts, tensors, reached, graph.codes).node(tanh)[:-1]
     predicted = [reached[tanh].orders[code] for code in own]
     assert {ROW, COLUMN} == set(predicted)
     assert predicted == [compiled_order(program, POOL[config]) for config in CONFIGS]
@@ -67,7 +80,30 @@ def test_the_compiler_spreads_layouts_so(function):
 
 def compiled_order(program, layouts: np.ndarray) -> tuple[int, ...]:
     """The layout of the tanh in the optimized program, minor to major."""
-    function = jaxprs.constrained(program, layouts)
-    text = jax.jit(function).lower(*program.args).compile().as_text()
+    text = compiled_text(program, layouts)
     (found,) = set(re.findall(r"f32\[24,40\]\{([\d,]+)\S* tanh\(", text))
     return tuple(map(int, found.split(",")))
+
+
+def compiled_text(program, layouts: np.ndarray) -> str:
+    function = jaxprs.constrained(program, layouts)
+    return jax.jit(function).lower(*program.args).compile().as_text()
+
+
+@pytest.mark.parametrize(
+    "function", [first_then_second, second_then_first, through_a_reshape], ids=lambda f: f.__name__
+)
+def test_the_compiler_runs_these_loops(function):
+    program, graph = program_and_graph(function)
+    found = loop_columns(graph, describe_slots(graph), 1.0)
+    found = np.column_stack([found["loop_count"] * len(graph.config_nodes), found["loop_written"]])
+    real = np.array([loops_in(compiled_text(program, POOL[config])) for config in CONFIGS])
+    assert len(np.unique(real, axis=0)) >= 3
+    np.testing.assert_allclose(found, real - real[0], atol=1e-9)
+
+
+def loops_in(text: str) -> tuple[int, int]:
+    """How many loops an optimized program runs, and how many bytes of f32 they write."""
+    entry = text[text.index("ENTRY ") :]
+    shapes = re.findall(r"= f32\[([\d,]+)\]\S* fusion\(.*kind=kLoop", entry)
+    return len(shapes), sum(4 * int(np.prod([*map(int, shape.split(","))])) for shape in shapes)
