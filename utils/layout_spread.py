@@ -154,7 +154,7 @@ class Codes:
     def _once(self, look_up: Callable, *args) -> np.ndarray:
         key = (look_up.__name__, *args)
         if key not in self._known:
-            self._known[key] = look_up(*args).astype(np.uint8)  # there may be many
+            self._known[key] = look_up(*args).astype(np.uint16)  # there may be many
         return self._known[key].astype(np.int64)
 
     def _source(self, tensor: int) -> np.ndarray:
